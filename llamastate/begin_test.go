@@ -7,8 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
-
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // TestAFileWithoutSomeRows: of a file that is written piece by piece, all rows are right but those
@@ -50,20 +48,14 @@ func TestAFileWithoutSomeRows(t *testing.T) {
 			off += piece
 		}
 		require.Equal(t, int64(len(b)), kept+filter.Dropped)
-		whole, err := shape.Open(bytes.NewReader(b), int64(len(b)))
-		require.NoError(t, err)
-		rest, err := shape.Open(bytes.NewReader(out.b), int64(len(b)))
-		require.NoError(t, err)
+		whole, rest := opened(t, &shape, b), opened(t, &shape, out.b)
 		for pos := range n {
 			sections := shape.Sections()
 			if pos == n-1 {
 				sections = shape.EndSections(whole.WindowRows())
 			}
-			layout, err := pagefile.NewLayout(sections, 1)
-			require.NoError(t, err)
-			want, got := make([]byte, layout.Size()), make([]byte, layout.Size())
-			require.NoError(t, whole.ReadRows(layout, pos, want))
-			require.NoError(t, rest.ReadRows(layout, pos, got))
+			layout, want := pageOf(t, whole, sections, pos, 1)
+			_, got := pageOf(t, rest, sections, pos, 1)
 			if pos < start || pos >= end {
 				require.Equal(t, want, got)
 				continue

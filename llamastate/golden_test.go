@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
 // TestGoldenFiles: slots that llama-server b10488 (v2), b10760 (v3) and b11434 (v4) have saved,
@@ -66,30 +64,22 @@ func (g golden) check(t *testing.T, prefix string) {
 	require.Equal(t, g.transposed, shape.Caches[0].Transposed)
 	require.Equal(t, g.row, shape.Caches[0].Tensors[0][0].Row)
 
-	f, err := shape.Open(bytes.NewReader(all), int64(len(all)))
-	require.NoError(t, err)
+	f := opened(t, shape, all)
 	require.Len(t, f.Tokens, 40)
 	require.Equal(t, g.window, f.WindowRows())
 	require.Equal(t, strings.Contains(prefix, "-checkpoints"), f.Checkpoints > 0)
 	caches := all[:int64(len(all))-f.Checkpoints]
-	out := &file{}
-	b, err := shape.Build(out, f.Tokens, nil, g.window)
-	require.NoError(t, err)
+	out, b := built(t, shape, f.Tokens, g.window)
 	var pages [][]byte
 	for _, start := range []int{0, 16, 32} {
 		sections := shape.Sections()
 		if start == 32 {
 			sections = shape.EndSections(g.window)
 		}
-		layout, err := pagefile.NewLayout(sections, min(16, 40-start))
-		require.NoError(t, err)
-		page := make([]byte, layout.Size())
-		require.NoError(t, f.ReadRows(layout, start, page))
+		layout, page := pageOf(t, f, sections, start, min(16, 40-start))
 		require.NoError(t, b.WriteRows(layout, start, layout.Tokens(), page))
 		pages = append(pages, page)
 	}
-	_, err = out.WriteAt(nil, b.Size())
-	require.NoError(t, err)
 	got := restore(t, *shape, out.b, g.window)
 	require.Equal(t, f.Tokens, got.tokens)
 	require.Equal(t, pages[0][:g.row], got.caches[0].rows[0][0][0], "the first row of K")

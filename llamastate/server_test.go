@@ -134,8 +134,7 @@ func (w *words) saveCheckpoints(all []checkpoint) {
 func (s *server) saveCache(w *words, c *Cache, m *memory) {
 	if c.Kind == Recurrent {
 		w.u32(1, uint32(m.pos[0]), 0, 0, c.Layers)
-		s.saveTensors(w, c, m, 0)
-		s.saveTensors(w, c, m, 1)
+		s.saveTensors(w, c, m)
 		return
 	}
 	w.u32(c.Streams)
@@ -159,26 +158,25 @@ func (s *server) saveCache(w *words, c *Cache, m *memory) {
 		if s.shape.Version >= 4 {
 			w.u32(c.Rotations[0], c.Rotations[1])
 		}
-		s.saveTensors(w, c, m, 0)
-		s.saveTensors(w, c, m, 1)
+		s.saveTensors(w, c, m)
 	}
 }
 
-func (s *server) saveTensors(w *words, c *Cache, m *memory, half int) {
-	for i, t := range c.Tensors[half] {
-		w.u32(uint32(t.Type))
-		rows := m.rows[half][i]
-		if t.Element == 0 {
-			w.u32(uint32(t.Row), 0)
-			for _, pos := range m.pos {
-				w.Write(rows[pos])
+func (s *server) saveTensors(w *words, c *Cache, m *memory) {
+	for half, tensors := range c.Tensors {
+		for i, t := range tensors {
+			w.u32(uint32(t.Type))
+			rows, part := m.rows[half][i], t.Row
+			if t.Element == 0 {
+				w.u32(uint32(t.Row), 0)
+			} else {
+				w.u32(uint32(t.Element), uint32(t.Row/t.Element))
+				part = t.Element
 			}
-			continue
-		}
-		w.u32(uint32(t.Element), uint32(t.Row/t.Element))
-		for e := int64(0); e < t.Row; e += t.Element {
-			for _, pos := range m.pos {
-				w.Write(rows[pos][e : e+t.Element])
+			for e := int64(0); e < t.Row; e += part {
+				for _, pos := range m.pos {
+					w.Write(rows[pos][e : e+part])
+				}
 			}
 		}
 	}
@@ -200,48 +198,47 @@ func restore(t testing.TB, shape Shape, file []byte, window int) *server {
 		require.True(t, n == 0 || err == nil)
 		return b
 	}
-	require.Equal(t, uint32(0x67677371), u32())
-	require.Equal(t, shape.Version, u32())
+	requireNext := func(want ...uint32) {
+		for _, v := range want {
+			require.Equal(t, v, u32())
+		}
+	}
+	requireNext(0x67677371, shape.Version)
 	s := &server{shape: shape}
 	for range u32() {
 		s.tokens = append(s.tokens, int32(u32()))
 	}
 	for _, c := range shape.Caches {
 		m := memory{stream: -1}
-		tensors := func(half int) {
-			for _, want := range c.Tensors[half] {
-				require.Equal(t, uint32(want.Type), u32())
-				rows := map[int32][]byte{}
-				if want.Element == 0 {
-					require.Equal(t, uint32(want.Row), u32())
-					require.Zero(t, u32())
-					for _, pos := range m.pos {
-						rows[pos] = read(want.Row)
+		tensors := func() {
+			for half := range c.Tensors {
+				for _, want := range c.Tensors[half] {
+					requireNext(uint32(want.Type))
+					rows, part, parts := map[int32][]byte{}, want.Row, int64(1)
+					if want.Element == 0 {
+						requireNext(uint32(want.Row), 0)
+					} else {
+						part, parts = want.Element, want.Row/want.Element
+						requireNext(uint32(part), uint32(parts))
 					}
-				} else {
-					require.Equal(t, uint32(want.Element), u32())
-					require.Equal(t, uint32(want.Row/want.Element), u32())
-					for range want.Row / want.Element {
+					for range parts {
 						for _, pos := range m.pos {
-							rows[pos] = append(rows[pos], read(want.Element)...)
+							rows[pos] = bytes.Join([][]byte{rows[pos], read(part)}, nil)
 						}
 					}
+					m.rows[half] = append(m.rows[half], rows)
 				}
-				m.rows[half] = append(m.rows[half], rows)
 			}
 		}
 		if c.Kind == Recurrent {
-			require.Equal(t, uint32(1), u32())
+			requireNext(1)
 			m.pos = []int32{int32(u32())}
-			require.Zero(t, u32())
-			require.Zero(t, u32())
-			require.Equal(t, c.Layers, u32())
-			tensors(0)
-			tensors(1)
+			requireNext(0, 0, c.Layers)
+			tensors()
 			s.caches = append(s.caches, m)
 			continue
 		}
-		require.Equal(t, c.Streams, u32())
+		requireNext(c.Streams)
 		for stream := range int(c.Streams) {
 			n := u32()
 			if n == 0 {
@@ -253,10 +250,9 @@ func restore(t testing.TB, shape Shape, file []byte, window int) *server {
 				pos := int32(u32())
 				require.NotEqual(t, int32(-1), pos, "the position of an empty cell")
 				require.NotContains(t, m.pos, pos)
-				require.Equal(t, uint32(1), u32())
+				requireNext(1)
 				if c.Ext {
-					require.Equal(t, uint32(pos), u32())
-					require.Equal(t, uint32(pos), u32())
+					requireNext(uint32(pos), uint32(pos))
 					if shape.Version >= 3 {
 						if tok := int32(u32()); pos >= 0 && len(m.pos) > 0 {
 							require.Equal(t, s.tokens[pos], tok)
@@ -266,13 +262,11 @@ func restore(t testing.TB, shape Shape, file []byte, window int) *server {
 				u32()
 				m.pos = append(m.pos, pos)
 			}
-			require.Equal(t, flag(c.Transposed), u32())
-			require.Equal(t, c.Layers, u32())
+			requireNext(flag(c.Transposed), c.Layers)
 			if shape.Version >= 4 {
-				require.Equal(t, c.Rotations, [2]uint32{u32(), u32()})
+				requireNext(c.Rotations[:]...)
 			}
-			tensors(0)
-			tensors(1)
+			tensors()
 		}
 		if c.Kind == Window {
 			s.maskWindow(t, &m, window)

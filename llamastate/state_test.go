@@ -25,6 +25,35 @@ func (f *file) WriteAt(p []byte, off int64) (int, error) {
 	return copy(f.b[off:], p), nil
 }
 
+// opened opens a file that is understood.
+func opened(t testing.TB, shape *Shape, b []byte) *File {
+	t.Helper()
+	f, err := shape.Open(bytes.NewReader(b), int64(len(b)))
+	require.NoError(t, err)
+	return f
+}
+
+// pageOf reads the rows of n tokens of a file from one on.
+func pageOf(t testing.TB, f *File, sections []pagefile.Section, start, n int) (pagefile.Layout, []byte) {
+	t.Helper()
+	layout, err := pagefile.NewLayout(sections, n)
+	require.NoError(t, err)
+	page := make([]byte, layout.Size())
+	require.NoError(t, f.ReadRows(layout, start, page))
+	return layout, page
+}
+
+// built begins a file of tokens, with zeros in the place of rows.
+func built(t testing.TB, shape *Shape, tokens []int32, window int) (*file, *Builder) {
+	t.Helper()
+	out := &file{}
+	build, err := shape.Build(out, tokens, nil, window)
+	require.NoError(t, err)
+	_, err = out.WriteAt(nil, build.Size())
+	require.NoError(t, err)
+	return out, build
+}
+
 // aShape draws the shape of a server.
 func aShape(t *rapid.T) Shape {
 	s := Shape{Version: rapid.Uint32Range(2, 4).Draw(t, "version")}
@@ -108,8 +137,7 @@ func TestFilesBecomePagesAndFiles(t *testing.T) {
 		require.True(t, learned.Equal(&shape), "%+v is not %+v", *learned, shape)
 
 		b := saved.save(rapid.Bool().Draw(rt, "packed"))
-		f, err := learned.Open(bytes.NewReader(b), int64(len(b)))
-		require.NoError(t, err)
+		f := opened(t, learned, b)
 		require.Equal(t, tokens, f.Tokens)
 		require.Equal(t, min(window, n), f.WindowRows())
 
@@ -117,9 +145,7 @@ func TestFilesBecomePagesAndFiles(t *testing.T) {
 		if !shape.HasEnd() {
 			upto = rapid.IntRange(1, n).Draw(rt, "cut")
 		}
-		out := &file{}
-		build, err := learned.Build(out, tokens[:upto], nil, window)
-		require.NoError(t, err)
+		out, build := built(t, learned, tokens[:upto], window)
 		for _, i := range rand.Perm((upto + size - 1) / size) {
 			start, end := i*size, min(upto, (i+1)*size)
 			sections := learned.Sections()
@@ -129,14 +155,9 @@ func TestFilesBecomePagesAndFiles(t *testing.T) {
 			if len(sections) == 0 {
 				continue // a page of a model whose layers are all recurrent
 			}
-			layout, err := pagefile.NewLayout(sections, end-start)
-			require.NoError(t, err)
-			page := make([]byte, layout.Size())
-			require.NoError(t, f.ReadRows(layout, start, page))
+			layout, page := pageOf(t, f, sections, start, end-start)
 			require.NoError(t, build.WriteRows(layout, start, layout.Tokens(), page))
 		}
-		_, err = out.WriteAt(nil, build.Size())
-		require.NoError(t, err)
 		require.Len(t, out.b, int(build.Size()))
 		got := restore(t, shape, out.b, window)
 		require.Equal(t, tokens[:upto], got.tokens)
@@ -329,15 +350,11 @@ func TestTextBeforeMedia(t *testing.T) {
 	w.u32(5)
 	w.Write([]byte("image\x00\x00\x00"))
 	s.saveCache(w, &shape.Caches[0], &s.caches[0])
-	f, err := shape.Open(bytes.NewReader(w.Bytes()), int64(w.Len()))
-	require.NoError(t, err)
+	f := opened(t, &shape, w.Bytes())
 	require.Equal(t, s.tokens[:7], f.Tokens)
 	require.True(t, f.Cut)
 	require.False(t, f.End())
-	layout, err := pagefile.NewLayout(shape.Sections(), 7)
-	require.NoError(t, err)
-	page := make([]byte, layout.Size())
-	require.NoError(t, f.ReadRows(layout, 0, page))
+	layout, page := pageOf(t, f, shape.Sections(), 0, 7)
 	for i, rows := range s.caches[0].rows[0] {
 		for pos := range int32(7) {
 			require.Equal(t, rows[pos], layout.Rows(page, i)[pos*12:][:12])
@@ -495,14 +512,8 @@ func TestAFileSpanBySpan(t *testing.T) {
 		n := window + rapid.IntRange(1, 70).Draw(rt, "tokens")
 		saved, _ := aServer(rt, shape, n, window)
 		tokens, b := saved.tokens, saved.save(false)
-		f, err := shape.Open(bytes.NewReader(b), int64(len(b)))
-		require.NoError(t, err)
-
-		out := &file{}
-		build, err := shape.Build(out, tokens, nil, window)
-		require.NoError(t, err)
-		_, err = out.WriteAt(nil, build.Size())
-		require.NoError(t, err)
+		f := opened(t, &shape, b)
+		out, build := built(t, &shape, tokens, window)
 		end := int64(0)
 		for _, span := range build.Spans() {
 			require.GreaterOrEqual(t, span.Offset, end, "in order")
@@ -516,10 +527,7 @@ func TestAFileSpanBySpan(t *testing.T) {
 				if span.Row > 0 {
 					part.from, part.to = span.Offset+int64(start)*span.Row, span.Offset+int64(upto)*span.Row
 				}
-				layout, err := pagefile.NewLayout([]pagefile.Section{span.Section}, upto-start)
-				require.NoError(t, err)
-				page := make([]byte, layout.Size())
-				require.NoError(t, f.ReadRows(layout, start, page))
+				layout, page := pageOf(t, f, []pagefile.Section{span.Section}, start, upto-start)
 				require.NoError(t, build.To(part).WriteRows(layout, start, upto-start, page))
 			}
 		}
