@@ -5,6 +5,7 @@ package install
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -335,87 +336,79 @@ func TestAFileThatFails(t *testing.T) {
 	}
 }
 
+// has lays a file into Ollama's folder.
+func has(name, content string, mode fs.FileMode) func(*world) {
+	return func(w *world) { w.write(lib+name, content, mode) }
+}
+
+// both lays what two functions lay.
+func both(one, two func(*world)) func(*world) { return func(w *world) { one(w); two(w) } }
+
+// inPlace lays something in the place of llama-server.
+func inPlace(lay func(path string) error) func(*world) {
+	return func(w *world) {
+		require.NoError(w.t, os.Remove(w.at(lib+ServerName)))
+		require.NoError(w.t, lay(w.at(lib+ServerName)))
+	}
+}
+
+// leadsAway lays a link to a secret of another place.
+func leadsAway(link, secret string) func(*world) {
+	return func(w *world) {
+		w.write("secret", secret, 0o600)
+		require.NoError(w.t, os.Symlink(w.at("secret"), w.at(link)))
+	}
+}
+
 // TestHostileTrees: files that no installation leaves are refused, and stay.
 func TestHostileTrees(t *testing.T) {
 	t.Parallel()
-	other := "\x7fELF another program\n"
+	const real, other = "llama-server-real", "\x7fELF another program\n"
+	installed := func(w *world) { require.NoError(w.t, w.install(Options{})) }
 	for name, tc := range map[string]struct {
 		lay             func(*world)
 		install, remove string // errors; "" works, "-" does nothing
 		state           state
 	}{
 		"ours without the real one": {
-			func(w *world) { w.write(lib+"llama-server", ourServer, 0o755) },
+			has(ServerName, ourServer, 0o755),
 			"llama-server-real is gone, so no model can be loaded; install Ollama again, then kvtier", "is gone, so no model", Broken,
 		},
 		"ours twice": {
-			func(w *world) {
-				w.write(lib+"llama-server", ourServer, 0o755)
-				w.write(lib+"llama-server-real", newServer, 0o755)
-			},
+			both(has(ServerName, ourServer, 0o755), has(real, newServer, 0o755)),
 			"llama-server-real is kvtier's, too; install Ollama again", "is kvtier's, too", Broken,
 		},
 		"another real one": {
-			func(w *world) { w.write(lib+"llama-server-real", other, 0o755) },
-			"nothing says that kvtier put it there", "nothing says that kvtier put it there", Replaced,
+			has(real, other, 0o755), "nothing says that kvtier put it there", "nothing says that kvtier put it there", Replaced,
 		},
 		"another real one behind ours": {
-			func(w *world) {
-				require.NoError(w.t, w.install(Options{}))
-				w.write(lib+"llama-server-real", other, 0o755)
-			},
+			both(installed, has(real, other, 0o755)),
 			"is not the file that install set aside", "is not the file that install set aside", Broken,
 		},
-		"by hand": {
-			func(w *world) {
-				w.write(lib+"llama-server-real", stockServer, 0o755)
-				w.write(lib+"llama-server", newServer, 0o755)
-			}, "", "", Installed,
-		},
-		"by hand, no further than the copy": {
-			func(w *world) { w.write(lib+"llama-server-real", stockServer, 0o755) }, "", "", Interrupted,
-		},
+		"by hand":                           {both(has(real, stockServer, 0o755), has(ServerName, newServer, 0o755)), "", "", Installed},
+		"by hand, no further than the copy": {has(real, stockServer, 0o755), "", "", Interrupted},
 		"by hand, no further than the move": {
-			func(w *world) {
-				require.NoError(w.t, os.Rename(w.at(lib+"llama-server"), w.at(lib+"llama-server-real")))
-			}, "no Ollama|is gone|no llama-server", "", Interrupted,
+			func(w *world) { require.NoError(w.t, os.Rename(w.at(lib+ServerName), w.at(lib+real))) },
+			"no Ollama|is gone|no llama-server", "", Interrupted,
 		},
 		"a directory in its place": {
-			func(w *world) {
-				require.NoError(w.t, os.Remove(w.at(lib+"llama-server")))
-				require.NoError(w.t, os.Mkdir(w.at(lib+"llama-server"), 0o755))
-			}, "llama-server is not a file", "llama-server is not a file", Broken,
+			inPlace(func(path string) error { return os.Mkdir(path, 0o755) }),
+			"llama-server is not a file", "llama-server is not a file", Broken,
 		},
 		"a FIFO in its place": {
-			func(w *world) {
-				require.NoError(w.t, os.Remove(w.at(lib+"llama-server")))
-				require.NoError(w.t, syscall.Mkfifo(w.at(lib+"llama-server"), 0o755))
-			}, "llama-server is not a file", "llama-server is not a file", Broken,
-		},
-		"empty": {
-			func(w *world) { w.write(lib+"llama-server", "", 0o755) }, "has no llama-server", "-", Unsupported,
-		},
-		"no program": {
-			func(w *world) { w.write(lib+"llama-server", stockServer, 0o644) }, "cannot be run, its mode is 0644", "cannot be run", Broken,
+			inPlace(func(path string) error { return syscall.Mkfifo(path, 0o755) }),
+			"llama-server is not a file", "llama-server is not a file", Broken,
 		},
 		"a link to nothing": {
-			func(w *world) {
-				require.NoError(w.t, os.Remove(w.at(lib+"llama-server")))
-				require.NoError(w.t, os.Symlink("nowhere", w.at(lib+"llama-server")))
-			}, "is a link to a file that does not exist", "is a link to a file that does not exist", Broken,
+			inPlace(func(path string) error { return os.Symlink("nowhere", path) }),
+			"is a link to a file that does not exist", "is a link to a file that does not exist", Broken,
 		},
+		"empty":      {has(ServerName, "", 0o755), "has no llama-server", "-", Unsupported},
+		"no program": {has(ServerName, stockServer, 0o644), "cannot be run, its mode is 0644", "cannot be run", Broken},
 		"a note that is a link": {
-			func(w *world) {
-				w.write("secret", "{}", 0o600)
-				require.NoError(w.t, os.Symlink(w.at("secret"), noteOf(filepath.Clean(w.at(lib)))))
-			}, "was not written by kvtier", "was not written by kvtier", Broken,
+			leadsAway(noteOf(filepath.Clean(lib)), "{}"), "was not written by kvtier", "was not written by kvtier", Broken,
 		},
-		"a link in the place of the new file": {
-			func(w *world) {
-				w.write("secret", "secret", 0o600)
-				require.NoError(w.t, os.Symlink(w.at("secret"), w.at(lib+ServerName+newSuffix)))
-			}, "", "", Interrupted,
-		},
+		"a link in the place of the new file": {leadsAway(lib+ServerName+newSuffix, "secret"), "", "", Interrupted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for verb, want := range map[string]string{"install": tc.install, "remove": tc.remove} {
