@@ -137,21 +137,37 @@ func TestALocalDiskThatHangs(t *testing.T) {
 	require.ErrorIs(t, s.awaitDisk(prepare, time.Hour), os.ErrPermission)
 }
 
+// runs has this process be the engine of a server, with some arguments.
+func (s *server) runs(args ...string) {
+	s.command.Args = args
+	s.run = &process.Daemon{Engine: s.engineCommand("s.sock", "")}
+	s.run.Engine.Process = &os.Process{Pid: os.Getpid()}
+}
+
+// identified returns the identity of the pages of a server whose engine runs.
+func identified(t *testing.T, s *server) (map[string]string, error) {
+	config := tierenv.Config{PageTokens: 256}
+	config.Local = t.TempDir()
+	return s.identify(config, identity.Model{}, &engineLook{shape: &llamastate.Shape{}}, digests.Open(filepath.Join(config.Local, "digests.json")))
+}
+
+// aModel writes a model with some weights.
+func aModel(t *testing.T, seed int64) string {
+	path := filepath.Join(t.TempDir(), "model.gguf")
+	require.NoError(t, testmodel.Write(path, testmodel.Shape{Arch: "llama", Seed: seed}.WithDefaults()))
+	return path
+}
+
 // TestOptionsThatNobodyKnows are named once in the log, and are part of the pages' identity.
 func TestOptionsThatNobodyKnows(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "model.gguf")
-	require.NoError(t, testmodel.Write(path, testmodel.Shape{Arch: "llama", Seed: 1}.WithDefaults()))
+	path := aModel(t, 1)
 	numerics := make(map[string]string)
 	for _, args := range []string{"", "--load-mode none", "--new 7"} {
 		s, _ := newServer(t, fakeEngine)
 		var lines strings.Builder
 		s.log = slog.New(slog.NewTextHandler(&lines, nil))
-		s.command.Args = append([]string{"-m", path}, strings.Fields(args)...)
-		s.run = &process.Daemon{Engine: s.engineCommand("s.sock", "")}
-		s.run.Engine.Process = &os.Process{Pid: os.Getpid()}
-		config := tierenv.Config{PageTokens: 256}
-		config.Local = t.TempDir()
-		keys, err := s.identify(config, identity.Model{}, &engineLook{shape: &llamastate.Shape{}}, digests.Open(filepath.Join(config.Local, "digests.json")))
+		s.runs(append([]string{"-m", path}, strings.Fields(args)...)...)
+		keys, err := identified(t, s)
 		require.NoError(t, err)
 		numerics[args] = keys[tierenv.KeyNumerics]
 		require.Equal(t, args == "--new 7", strings.Contains(lines.String(), "options=--new"), lines.String())
@@ -162,23 +178,14 @@ func TestOptionsThatNobodyKnows(t *testing.T) {
 
 // TestAModelThatIsReplaced after the engine has read it gives the engine's rows no name.
 func TestAModelThatIsReplaced(t *testing.T) {
-	model := func(seed int64) string {
-		path := filepath.Join(t.TempDir(), "model.gguf")
-		require.NoError(t, testmodel.Write(path, testmodel.Shape{Arch: "llama", Seed: seed}.WithDefaults()))
-		return path
-	}
 	for _, replaced := range []bool{false, true} {
-		path := model(1)
+		path := aModel(t, 1)
 		s, _ := newServer(t, fakeEngine)
-		s.command.Args = []string{"-m", path}
-		s.run = &process.Daemon{Engine: s.engineCommand("s.sock", "")}
-		s.run.Engine.Process = &os.Process{Pid: os.Getpid()}
+		s.runs("-m", path)
 		if replaced {
-			require.NoError(t, os.Rename(model(2), path))
+			require.NoError(t, os.Rename(aModel(t, 2), path))
 		}
-		config := tierenv.Config{PageTokens: 256}
-		config.Local = t.TempDir()
-		_, err := s.identify(config, identity.Model{}, &engineLook{shape: &llamastate.Shape{}}, digests.Open(filepath.Join(config.Local, "digests.json")))
+		_, err := identified(t, s)
 		require.Equal(t, replaced, err != nil, "%v", err)
 	}
 }
