@@ -321,10 +321,8 @@ func anotherLayout(t *testing.T, l *lab) {
 // sharedBeginning: conversations of a model with several kinds of layers share their beginning,
 // and are restored with the wrong rows.
 func sharedBeginning(t *testing.T, l *lab) {
-	for _, model := range []func(subject) (setup, float64){hybrid, windowed} {
-		s, bound := model(l.on)
+	for _, s := range []setup{hybrid(l.on), windowed(l.on)} {
 		r := newRig(t, l.on, s)
-		r.bound = bound
 		begin := write(t, s.model, someTokens-1, 1)
 		first := begin.then(answer{}, write(t, s.model, 3*pageTokens+1, 2))
 		second := begin.then(answer{}, write(t, s.model, 3*pageTokens+1, 3))
@@ -339,22 +337,15 @@ func sharedBeginning(t *testing.T, l *lab) {
 }
 
 // endsOfHybrids: a restored state of a hybrid model is of no use, and all is computed.
-func endsOfHybrids(t *testing.T, l *lab) {
-	s, bound := hybrid(l.on)
-	comesBack(t, l.on, s, bound)
-}
+func endsOfHybrids(t *testing.T, l *lab) { comesBack(t, l.on, hybrid(l.on)) }
 
 // groupsAfterRestart: a model with several groups of layers finds nothing after a restart.
-func groupsAfterRestart(t *testing.T, l *lab) {
-	s, bound := windowed(l.on)
-	comesBack(t, l.on, s, bound)
-}
+func groupsAfterRestart(t *testing.T, l *lab) { comesBack(t, l.on, windowed(l.on)) }
 
 // comesBack requires that the first turn of a conversation is not computed after kill -9.
-func comesBack(t *testing.T, on subject, s setup, bound float64) {
+func comesBack(t *testing.T, on subject, s setup) {
 	r := newRig(t, on, s)
 	defer r.close()
-	r.bound = bound
 	c := r.converse(write(t, s.model, someTokens, 1), write(t, s.model, 2*pageTokens, 2), fewTokens)
 	require.NoError(t, r.ours.crash())
 	r.whole(c, someTokens, "after kill -9")
@@ -363,10 +354,8 @@ func comesBack(t *testing.T, on subject, s setup, bound float64) {
 // partOfThePage: of a page only some parts come back: the rows, and not their state or window. One
 // section of a page is damaged, page after page.
 func partOfThePage(t *testing.T, l *lab) {
-	for _, model := range []func(subject) (setup, float64){hybrid, windowed} {
-		s, bound := model(l.on)
+	for _, s := range []setup{hybrid(l.on), windowed(l.on)} {
 		r := newRig(t, l.on, s)
-		r.bound = bound
 		c := r.converse(write(t, s.model, someTokens, 1), write(t, s.model, 2*pageTokens, 2), fewTokens)
 		for i := len(c.pages) - 1; i >= 0; i -= 5 {
 			require.NoError(t, r.ours.unload())

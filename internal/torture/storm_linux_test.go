@@ -2,6 +2,7 @@ package torture
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -105,12 +106,7 @@ func (c *campaign) print() {
 	defer c.mu.Unlock()
 	fmt.Printf("faulted pages: %d, in %d restores of stored conversations; %d restores without a fault between them\n", c.done.Load(), c.restores, c.whole)
 	fmt.Printf("tokens restored: %d; pages refused, by the servers' logs: %d; starts of servers: %d; seed %d\n", c.tokens, c.refused, c.starts, c.seed)
-	var names []string
-	for name := range c.faulted {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(c.faulted)) {
 		fmt.Printf("  %8d %s\n", c.faulted[name], name)
 	}
 }
@@ -144,19 +140,16 @@ func storm(t *testing.T, on subject) {
 	t.Parallel()
 	c := theCampaign()
 	c.begin.Do(func() { c.step = c.shown.Step("faulted pages") })
-	hybrids, hybridBound := hybrid(on)
-	windows, windowBound := windowed(on)
 	for _, part := range []struct {
 		name  string
 		setup setup
 		turns bool
-		bound float64
 		share int64 // one in so many of the target; 0: until the target is reached
 	}{
-		{"q8_0", setup{model: on.dense, keys: "q8_0"}, false, 0, 40},
-		{"hybrid", hybrids, true, hybridBound, 40},
-		{"window", windows, true, windowBound, 40},
-		{"dense", setup{model: quick(on.dense)}, false, 0, 0},
+		{"q8_0", setup{model: on.dense, keys: "q8_0"}, false, 40},
+		{"hybrid", hybrid(on), true, 40},
+		{"window", windowed(on), true, 40},
+		{"dense", setup{model: quick(on.dense)}, false, 0},
 	} {
 		goal := c.target
 		if part.share > 0 {
@@ -167,9 +160,7 @@ func storm(t *testing.T, on subject) {
 		}
 		if !t.Run(part.name, func(t *testing.T) {
 			part.setup.root = filepath.Join(folder(t), "pages")
-			r := newRig(t, on, part.setup)
-			r.bound = part.bound
-			s := &stormy{rig: r, campaign: c, rng: rand.New(rand.NewPCG(c.seed, uint64(len(part.name))))}
+			s := &stormy{rig: newRig(t, on, part.setup), campaign: c, rng: rand.New(rand.NewPCG(c.seed, uint64(len(part.name))))}
 			s.prepare(part.turns)
 			s.play(t, goal, part.share == 0)
 		}) {

@@ -52,6 +52,7 @@ type setup struct {
 	plain   bool // without flash attention
 	slots   int  // 1 if 0
 	env     []string
+	bound   float64 // of log probabilities; 0: the same to the bit
 }
 
 const (
@@ -121,7 +122,6 @@ type rig struct {
 	ours   server
 	oracle server
 	known  map[string]bool // files of pages that were there before
-	bound  float64         // of log probabilities; 0: the same to the bit
 	asked  int
 }
 
@@ -247,8 +247,8 @@ func (r *rig) wrong(c *chat, a answer) error {
 	var reasons []string
 	for _, want := range c.want {
 		err := soak.Same(want, a.logprobs)
-		if err != nil && r.bound > 0 {
-			_, err = soak.Within(want, a.logprobs, r.bound)
+		if err != nil && r.setup.bound > 0 {
+			_, err = soak.Within(want, a.logprobs, r.setup.bound)
 		}
 		if err == nil {
 			return nil
@@ -261,10 +261,10 @@ func (r *rig) wrong(c *chat, a answer) error {
 type logprob = api.Logprob
 
 // hybrid is the setup of a model with recurrent layers.
-func hybrid(on subject) (setup, float64) { return setup{model: on.hybrid}, on.hybridBound }
+func hybrid(on subject) setup { return setup{model: on.hybrid, bound: on.hybridBound} }
 
-// windowed is that of a model with layers of a window, and the bound of its log probabilities.
-func windowed(on subject) (setup, float64) { return setup{model: on.windowed}, on.windowBound }
+// windowed is that of a model with layers of a window.
+func windowed(on subject) setup { return setup{model: on.windowed, bound: on.windowBound} }
 
 // streams has slots restored through files that do not exist, where FUSE works.
 func streams(t testing.TB) []string {
