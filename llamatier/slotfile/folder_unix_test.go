@@ -68,6 +68,27 @@ func (f *Folder) die(t *testing.T) *Folder {
 	return f
 }
 
+// startSelf starts this program with a directory in a variable, and returns the lines that it prints.
+func startSelf(t *testing.T, variable, dir string) (*exec.Cmd, *bufio.Scanner) {
+	maker := exec.Command(os.Args[0])
+	maker.Env = append(os.Environ(), variable+"="+dir)
+	out, err := maker.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, maker.Start())
+	return maker, bufio.NewScanner(out)
+}
+
+// requireSwept requires that the next process leaves no folder but its own.
+func requireSwept(t *testing.T, parent, why string) {
+	t.Helper()
+	next := newFolder(t, parent)
+	next.Sweep(slog.New(slog.DiscardHandler))
+	left, err := os.ReadDir(parent)
+	require.NoError(t, err)
+	require.Len(t, left, 1, why)
+	require.NoError(t, next.Remove())
+}
+
 // TestFoldersOfProcessesThatWereKilled are removed, and nothing else.
 func TestFoldersOfProcessesThatWereKilled(t *testing.T) {
 	parent, outside := t.TempDir(), t.TempDir()
@@ -164,24 +185,14 @@ func TestAFolderIsNotSweptWhileItIsMade(t *testing.T) {
 func TestAProcessKilledAtAnyPoint(t *testing.T) {
 	parent := t.TempDir()
 	for steps := range 25 {
-		maker := exec.Command(os.Args[0])
-		maker.Env = append(os.Environ(), makerVariable+"="+parent)
-		out, err := maker.StdoutPipe()
-		require.NoError(t, err)
-		require.NoError(t, maker.Start())
-		lines := bufio.NewScanner(out)
+		maker, lines := startSelf(t, makerVariable, parent)
 		for range steps {
 			require.True(t, lines.Scan())
 			require.Equal(t, "<nil>", lines.Text())
 		}
 		require.NoError(t, maker.Process.Kill())
 		_ = maker.Wait() // it was killed
-		next := newFolder(t, parent)
-		next.Sweep(slog.New(slog.DiscardHandler))
-		left, err := os.ReadDir(parent)
-		require.NoError(t, err)
-		require.Len(t, left, 1, "after %d steps", steps)
-		require.NoError(t, next.Remove())
+		requireSwept(t, parent, fmt.Sprintf("after %d steps", steps))
 	}
 }
 

@@ -1,7 +1,6 @@
 package slotfile
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -294,12 +293,7 @@ func TestAMountThatWasLeft(t *testing.T) {
 func TestNothingIsLeftOfStreams(t *testing.T) {
 	needFuse(t)
 	parent := t.TempDir()
-	maker := exec.Command(os.Args[0])
-	maker.Env = append(os.Environ(), streamerVariable+"="+parent)
-	out, err := maker.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, maker.Start())
-	lines := bufio.NewScanner(out)
+	maker, lines := startSelf(t, streamerVariable, parent)
 	require.True(t, lines.Scan())
 	path := lines.Text()
 	got, problem := read(path)
@@ -326,12 +320,7 @@ func TestNothingIsLeftOfStreams(t *testing.T) {
 	require.NoError(t, err)
 	require.Error(t, reader.Wait())
 	require.Contains(t, errs.String(), "not connected")
-	next := newFolder(t, parent)
-	next.Sweep(slog.New(slog.DiscardHandler))
-	left, err := os.ReadDir(parent)
-	require.NoError(t, err)
-	require.Len(t, left, 1)
-	require.NoError(t, next.Remove())
+	requireSwept(t, parent, "its process was killed")
 }
 
 // streamerVariable names the directory in which this program makes a stream, and waits.
