@@ -271,11 +271,6 @@ func TestTheProgramDies(t *testing.T) {
 
 func TestTheEngineEnds(t *testing.T) {
 	p := start(t)
-	tell(t, "exit")
-	require.Equal(t, 3, p.wait().ExitStatus())
-	p.gone()
-
-	p = start(t)
 	tell(t, "crash")
 	require.Equal(t, syscall.SIGSEGV, p.wait().Signal())
 	p.gone()
