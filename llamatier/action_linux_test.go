@@ -87,10 +87,9 @@ func TestOtherRequestsLetActionsEnd(t *testing.T) {
 	w.ask(ask(prompt(1, 200)), 2)
 	entered, leave := make(chan struct{}), make(chan struct{})
 	w.engine.onEnter("/slots/0", func() { close(entered); <-leave })
-	idle, begun := make(chan struct{}), make(chan struct{})
-	go func() { defer close(idle); w.pass() }()
+	idle := beside(w.pass)
 	<-entered
-	go func() { defer close(begun); w.tier.Unknown()(true) }()
+	begun := beside(func() { w.tier.Unknown()(true) })
 	select {
 	case <-begun:
 		require.Fail(t, "the action is not over")
@@ -164,9 +163,7 @@ func TestAnEngineThatNoticesLate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 1, 1000)
-			turn := w.begin(ask(prompt(1, 200)))
-			_ = w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 200), 5)
-			turn.End(nil)
+			w.unheard(prompt(1, 200), 5)
 			w.leaves(0)
 			next(w)
 			require.NotEmpty(t, w.found(prompt(1, 200)))

@@ -36,9 +36,7 @@ func TestSlotsOfPromptsWithImages(t *testing.T) {
 func TestAnAnswerBehindAnImage(t *testing.T) {
 	for _, heard := range []bool{true, false} {
 		w := newWorld(t, 1, 1000)
-		text := w.begin(ask(prompt(1, 100)))
-		_ = w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 5)
-		text.End(nil)
+		w.unheard(prompt(1, 100), 5)
 		before := w.rates.Computing(0, 100)
 		turn := w.begin(Request{Tokens: prompt(1, 100), Rest: prompt(2, 300), Slot: -1})
 		answer := w.engine.slots[0].complete(w.engine, t.Context(), slices.Concat(prompt(1, 100), prompt(2, 300)), 5)

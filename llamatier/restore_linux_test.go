@@ -105,8 +105,7 @@ func TestARestoreWithoutRoom(t *testing.T) {
 
 // TestDraftsBeginWhereAFileEnds, and not where another conversation's ended, in the same slot.
 func TestDraftsBeginWhereAFileEnds(t *testing.T) {
-	w := &world{t: t, drafts: true}
-	w.start(1, 1000)
+	w := (&world{t: t, drafts: true}).start(1, 1000)
 	w.ask(ask(prompt(1, 200)), 5)
 	w.ask(ask(prompt(2, 90)), 5) // the slot is saved before
 	require.Equal(t, 200, w.ask(ask(prompt(1, 300)), 5))
@@ -128,8 +127,7 @@ func TestDraftsBeginWhereAFileEnds(t *testing.T) {
 // question are enough.
 func TestTheLastTokensAreComputedForDrafts(t *testing.T) {
 	for tokens, want := range map[int]int{200: 200 - draftTokens, 215: 215 - draftTokens, 200 + draftTokens: 200, 300: 200, 90: 0} {
-		w := &world{t: t, drafts: true}
-		w.start(1, 1000)
+		w := (&world{t: t, drafts: true}).start(1, 1000)
 		w.askAndIdle(ask(prompt(1, 200)), 1)
 		w.killed()
 		require.Equal(t, want, w.ask(ask(prompt(1, tokens)), 5), "%d tokens", tokens)

@@ -42,8 +42,7 @@ func (w *world) passes(r Request, predict int) {
 func TestTheEngineChoosesTheSlot(t *testing.T) {
 	for _, slots := range []int{1, 2, 4} {
 		for _, hybrid := range []bool{false, true} {
-			w := &world{t: t, hybrid: hybrid}
-			w.start(slots, 1000)
+			w := (&world{t: t, hybrid: hybrid}).start(slots, 1000)
 			second := func(n int) []int32 { return slices.Concat(prompt(1, 100), prompt(2, n)) }
 			for n := 200; n <= 400; n += 100 {
 				require.True(t, w.float(loose(prompt(1, n)), 5).found())
@@ -72,8 +71,7 @@ func (u *Turn) found() bool { return u.search == nil || u.search.found }
 // there; the other one serves others.
 func TestAnotherSlotThanTheExpected(t *testing.T) {
 	for _, hybrid := range []bool{false, true} {
-		w := &world{t: t, hybrid: hybrid}
-		w.start(3, 1000)
+		w := (&world{t: t, hybrid: hybrid}).start(3, 1000)
 		w.ask(ask(prompt(3, 200)), 5)
 		other := w.engine.slots[1]
 		w.engine.whim = func(free []*fakeSlot) *fakeSlot { return other }
@@ -189,13 +187,11 @@ func TestARequestThatBeginsLate(t *testing.T) {
 		turn, err := w.tier.Begin(gone, Request{Tokens: prompt(1, 300), Slot: -1, Loose: true, Cancel: cancel})
 		require.NoError(t, err)
 		cancel()
-		over := make(chan struct{})
-		go func() {
-			defer close(over)
+		over := beside(func() {
 			if begins {
 				w.engine.choose(prompt(1, 300)).run(w.engine, gone, prompt(1, 300), 1000)
 			}
-		}()
+		})
 		turn.End(nil)
 		<-over
 		require.Equal(t, begins, turn.found(), name)
@@ -244,10 +240,14 @@ func TestNoSlotIsChosenBesideAnUnknownRequest(t *testing.T) {
 	require.True(t, w.float(loose(prompt(1, 300)), 5).found())
 }
 
+// newChats is a world whose model has a state, and where it is known how messages of users begin.
+func newChats(t *testing.T, slots, context int) *world {
+	return (&world{t: t, hybrid: true, change: func(o *Options) { o.UserStart = []int32{1011, 7} }}).start(slots, context)
+}
+
 // TestRequestsInStepsBesideOneThatWaits for a slot of theirs.
 func TestRequestsInStepsBesideOneThatWaits(t *testing.T) {
-	w := &world{t: t, hybrid: true, change: func(o *Options) { o.UserStart = []int32{1011, 7} }}
-	w.start(2, 4000)
+	w := newChats(t, 2, 4000)
 	text := func(seed int) []int32 {
 		return slices.Concat(prompt(seed, 300), []int32{1011, 7}, prompt(seed+1, 300), opening)
 	}
@@ -385,14 +385,12 @@ func TestTheDaemonEndsBeforeARequestHasASlot(t *testing.T) {
 	r.Cancel = cancel
 	turn, err := w.tier.Begin(gone, r)
 	require.NoError(t, err)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	ended := beside(func() {
 		<-gone.Done()
 		<-refused // the save of the first slot
 		w.engine.slots[turn.Slot()].complete(w.engine, gone, prompt(1, 200), 5)
 		turn.End(nil)
-	}()
+	})
 	w.tier.Flush(t.Context())
 	<-ended
 	require.True(t, turn.found())
@@ -401,8 +399,7 @@ func TestTheDaemonEndsBeforeARequestHasASlot(t *testing.T) {
 
 // TestStepsInAnotherSlot than the engine has chosen do not add to the prompt.
 func TestStepsInAnotherSlot(t *testing.T) {
-	w := &world{t: t, hybrid: true, change: func(o *Options) { o.UserStart = []int32{1011, 7} }}
-	w.start(2, 4000)
+	w := newChats(t, 2, 4000)
 	tokens := slices.Concat(prompt(1, 300), []int32{1011, 7}, prompt(2, 300), opening)
 	turn := w.begin(loose(tokens))
 	require.NotNil(t, turn.Staged)
@@ -417,8 +414,7 @@ func TestStepsInAnotherSlot(t *testing.T) {
 
 // TestTwoSearches: one was held up by its steps, and the engine has not begun the other one in a while.
 func TestTwoSearches(t *testing.T) {
-	w := &world{t: t, hybrid: true, change: func(o *Options) { o.UserStart = []int32{1011, 7} }}
-	w.start(3, 4000)
+	w := newChats(t, 3, 4000)
 	w.tier.patience.search = time.Second
 	begun, entered, hold := make(chan *Turn), make(chan struct{}), make(chan struct{})
 	w.engine.onEnter("/completion", func() { close(entered); <-hold })

@@ -88,8 +88,7 @@ func TestAPromptWithoutControlTokensComesBack(t *testing.T) {
 
 // TestStepsAreOne account, and the client hears them as one.
 func TestStepsAreOne(t *testing.T) {
-	w := &world{t: t, hybrid: true, change: func(o *Options) { o.UserStart = []int32{1011, 7} }}
-	w.start(1, 4000)
+	w := newChats(t, 1, 4000)
 	var heard []Progress
 	r := ask(slices.Concat(prompt(1, 300), []int32{1011, 7}, prompt(2, 300), opening))
 	r.Stage.Hear = func(p Progress) { heard = append(heard, p) }
@@ -187,8 +186,7 @@ func TestAStageThatIsNotWorthIt(t *testing.T) {
 
 // TestAStageHoldsUpOthers: a save counts for each request that waits for it.
 func TestAStageHoldsUpOthers(t *testing.T) {
-	w := &world{t: t, hybrid: true}
-	w.start(2, 4000)
+	w := (&world{t: t, hybrid: true}).start(2, 4000)
 	begin := func(seed int) *Turn {
 		w.rates = rates.New()
 		saves(w.rates, hybridShape.RowBytes(300, 0), 400*time.Millisecond)

@@ -77,9 +77,7 @@ func openStore(t require.TestingT, root string) *diskstore.Store {
 }
 
 func newWorld(t testing.TB, slots, context int) *world {
-	w := &world{t: t}
-	w.start(slots, context)
-	return w
+	return (&world{t: t}).start(slots, context)
 }
 
 // openStore makes a store, which goes with the test.
@@ -108,7 +106,7 @@ func (w *world) openFiles() {
 }
 
 // start begins with an engine that holds nothing.
-func (w *world) start(slots, context int) {
+func (w *world) start(slots, context int) *world {
 	if w.store == nil {
 		w.openStore()
 	}
@@ -138,13 +136,12 @@ func (w *world) start(slots, context int) {
 		w.change(&opt)
 	}
 	w.tier = New(opt)
+	return w
 }
 
 // newHybrid is a world whose model has a state.
 func newHybrid(t testing.TB) *world {
-	w := &world{t: t, hybrid: true}
-	w.start(1, 4000)
-	return w
+	return (&world{t: t, hybrid: true}).start(1, 4000)
 }
 
 // killed stores the slots, and begins with an engine that holds nothing.
@@ -166,6 +163,23 @@ func (w *world) disk() *disk { return w.tier.saver.files.disk }
 func (w *world) idle() {
 	w.pass()
 	w.tier.storing.Wait()
+}
+
+// beside does something in a goroutine, and closes a channel afterwards.
+func beside(do func()) (done chan struct{}) {
+	done = make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	return done
+}
+
+// unheard sends a prompt whose answer nobody hears to its end.
+func (w *world) unheard(tokens []int32, predict int) {
+	turn := w.begin(ask(tokens))
+	w.engine.slots[turn.Slot()].complete(w.engine, context.Background(), tokens, predict)
+	turn.End(nil)
 }
 
 // pass lets time pass, and does not wait until saved pages are stored.
@@ -295,14 +309,10 @@ func TestASlotThatHoldsThePrompt(t *testing.T) {
 		after func(w *world) // an answer was heard
 		asked map[string]int
 	}{
-		"at once":            {func(*world) {}, map[string]int{}},
-		"it may have slept":  {func(w *world) { w.tier.table.slots[0].used = time.Now().Add(-time.Minute) }, map[string]int{"/slots": 1}},
-		"an unknown request": {func(w *world) { w.tier.Unknown()(true) }, map[string]int{"/slots": 1, "/slots/0": 1, "/metrics": 1}},
-		"an answer is not heard": {func(w *world) {
-			turn := w.begin(ask(prompt(1, 205)))
-			w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 205), 5)
-			turn.End(nil)
-		}, map[string]int{"/slots": 2, "/metrics": 1}},
+		"at once":                {func(*world) {}, map[string]int{}},
+		"it may have slept":      {func(w *world) { w.tier.table.slots[0].used = time.Now().Add(-time.Minute) }, map[string]int{"/slots": 1}},
+		"an unknown request":     {func(w *world) { w.tier.Unknown()(true) }, map[string]int{"/slots": 1, "/slots/0": 1, "/metrics": 1}},
+		"an answer is not heard": {func(w *world) { w.unheard(prompt(1, 205), 5) }, map[string]int{"/slots": 2, "/metrics": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 1, 1000)
@@ -330,8 +340,7 @@ func tailsOf(refs []diskstore.Ref) (tails []bool) {
 // TestAnotherPromptThanWasSaid is noticed when its slot is saved, although it has as many tokens.
 func TestAnotherPromptThanWasSaid(t *testing.T) {
 	mistakes := 0
-	w := &world{t: t, change: func(o *Options) { o.Mistaken = func() { mistakes++ } }}
-	w.start(1, 1000)
+	w := (&world{t: t, change: func(o *Options) { o.Mistaken = func() { mistakes++ } }}).start(1, 1000)
 	for i, changed := range []int{-1, 150} {
 		text := prompt(i, 200)
 		said := slices.Clone(text)
@@ -421,8 +430,7 @@ func TestMemoryIsBounded(t *testing.T) {
 
 // TestCheckpointsTakeRoom: as many as the last file had are expected in the next one.
 func TestCheckpointsTakeRoom(t *testing.T) {
-	w := &world{t: t, hybrid: true}
-	w.start(1, 1000)
+	w := (&world{t: t, hybrid: true}).start(1, 1000)
 	w.askAndIdle(ask(prompt(1, 100)), 3)
 	goesOn := func(n int) []int32 {
 		held := w.engine.slots[0].tokens
@@ -471,11 +479,7 @@ func TestRequestsThatWaitAreRefusedAtTheEnd(t *testing.T) {
 		waits = len(w.tier.table.waiting) == 1
 		w.tier.table.mu.Unlock()
 	}
-	flushed := make(chan struct{})
-	go func() {
-		defer close(flushed)
-		w.tier.Flush(t.Context())
-	}()
+	flushed := beside(func() { w.tier.Flush(t.Context()) })
 	require.ErrorIs(t, <-refused, ErrClosed)
 	<-ctx.Done()
 	running.End(w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 3))
@@ -489,8 +493,7 @@ func TestRequestsThatWaitAreRefusedAtTheEnd(t *testing.T) {
 // stays as it was.
 func TestARefusedPrompt(t *testing.T) {
 	for _, hybrid := range []bool{false, true} {
-		w := &world{t: t, hybrid: hybrid}
-		w.start(1, 400)
+		w := (&world{t: t, hybrid: hybrid}).start(1, 400)
 		w.ask(ask(prompt(1, 300)), 5)
 		w.killed()
 		w.ask(ask(prompt(2, 100)), 5)

@@ -253,9 +253,7 @@ func TestAnAnswerGivenUp(t *testing.T) {
 // TestACancelledAnswerThatGoesOn is stored: both answers together cannot have filled the slot.
 func TestACancelledAnswerThatGoesOn(t *testing.T) {
 	w := newWorld(t, 1, 1000)
-	turn := w.begin(ask(prompt(1, 100)))
-	_ = w.engine.slots[0].complete(w.engine, t.Context(), prompt(1, 100), 60)
-	turn.End(nil)
+	w.unheard(prompt(1, 100), 60)
 	w.askAndIdle(ask(prompt(1, 150)), 2)
 	require.NotEmpty(t, w.found(prompt(1, 150)))
 }
@@ -398,16 +396,11 @@ func TestAnEngineThatShiftsNoContext(t *testing.T) {
 			w.engine.slots[0].complete(w.engine, context.Background(), slices.Concat(prompt(1, 100), prompt(2, 30)), 5)
 			turn.End(nil)
 		},
-		"a full slot": func(w *world) { w.ask(ask(prompt(1, 200)), 500) },
-		"and nobody waits for that": func(w *world) {
-			turn := w.begin(ask(prompt(1, 200)))
-			w.engine.slots[0].complete(w.engine, context.Background(), prompt(1, 200), 500)
-			turn.End(nil)
-		},
+		"a full slot":               func(w *world) { w.ask(ask(prompt(1, 200)), 500) },
+		"and nobody waits for that": func(w *world) { w.unheard(prompt(1, 200), 500) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &world{t: t, still: true}
-			w.start(1, 256)
+			w := (&world{t: t, still: true}).start(1, 256)
 			before(w)
 			w.askAndIdle(ask(prompt(1, 240)), 5)
 			require.Equal(t, 240, endOf(w.found(prompt(1, 240))))

@@ -6,7 +6,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -62,12 +61,10 @@ func TestRandomUsers(t *testing.T) {
 				s := w.engine.slots[rapid.IntRange(0, slots-1).Draw(rt, "slot")]
 				predict := rapid.IntRange(0, 300).Draw(rt, "predict")
 				end := w.tier.Unknown()
-				done := make(chan struct{})
-				go func() {
-					defer close(done)
+				done := beside(func() {
 					defer end(true)
 					s.complete(w.engine, context.Background(), tokens, predict)
-				}()
+				})
 				w.idle()
 				<-done
 			case "refuse":
@@ -80,21 +77,21 @@ func TestRandomUsers(t *testing.T) {
 				w.tier.Flush(context.Background())
 				w.start(slots, 256)
 			case "together":
-				var all sync.WaitGroup
+				var all []chan struct{}
 				w.engine.whim = whims(rapid.IntRange(-1, 2).Draw(rt, "whim"))
 				for i := range 4 {
 					tokens := draw(rt, &texts)
-					all.Add(1)
-					go func() {
-						defer all.Done()
+					all = append(all, beside(func() {
 						if i < 2 {
 							w.ask(ask(tokens), 3)
 						} else {
 							w.float(loose(tokens), 3)
 						}
-					}()
+					}))
 				}
-				all.Wait()
+				for _, done := range all {
+					<-done
+				}
 			}
 		}
 		w.tier.Flush(context.Background())
@@ -117,21 +114,17 @@ func draw(rt *rapid.T, texts *[][]int32) []int32 {
 	return tokens
 }
 
-// giveUp sends a prompt whose client goes away; the engine goes on for a while, beside which something
+// giveUp sends a prompt whose client goes away; the engine goes on for a while, in which something
 // else is done.
-func (w *world) giveUp(rt *rapid.T, tokens []int32, beside func()) {
+func (w *world) giveUp(rt *rapid.T, tokens []int32, meanwhile func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	turn, err := w.tier.Begin(ctx, Request{Tokens: tokens, Slot: -1, Cancel: cancel})
 	require.NoError(rt, err)
 	w.engine.late = rapid.IntRange(0, 100).Draw(rt, "late")
 	cancel()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		w.engine.slots[turn.Slot()].complete(w.engine, ctx, tokens, 1000)
-	}()
+	done := beside(func() { w.engine.slots[turn.Slot()].complete(w.engine, ctx, tokens, 1000) })
 	turn.End(nil)
-	beside()
+	meanwhile()
 	<-done
 }
 
@@ -154,11 +147,7 @@ func (w *world) gone(r Request) {
 		return
 	}
 	require.NoError(w.t, err)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		w.engine.choose(r.Tokens).run(w.engine, ctx, r.Tokens, 1000)
-	}()
+	done := beside(func() { w.engine.choose(r.Tokens).run(w.engine, ctx, r.Tokens, 1000) })
 	turn.End(nil)
 	w.idle()
 	<-done
