@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"testing"
 
 	"github.com/stretchr/testify/require"
 
@@ -222,13 +221,3 @@ func lastSection(p pageFile) []byte {
 	b[len(b)-pagefile.FooterBytes-pagefile.PageAlign]++
 	return b
 }
-
-func remove(t testing.TB, pages []pageFile) {
-	for _, p := range pages {
-		removeOne(p)
-		require.NoFileExists(t, p.path)
-	}
-}
-
-// removeOne evicts a page, which may be gone already.
-func removeOne(p pageFile) { _ = os.Remove(p.path) }
