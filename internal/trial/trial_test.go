@@ -116,16 +116,16 @@ func TestRestoredByTime(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	_, err := try(t, new(fake), "none")
-	require.ErrorContains(t, err, `ask Ollama for /api/show: 404 Not Found: model "none" not found; ollama list shows the models that you have`)
-	_, err = try(t, new(fake), "cloud")
-	require.ErrorContains(t, err, "cloud runs at https://ollama.com, not here")
-	_, err = try(t, &fake{answer: "{\"message\":{}}\n"}, "")
-	require.ErrorContains(t, err, "broke off: unexpected EOF")
-	_, err = try(t, &fake{answer: "{\"error\":\"no room\"}\n"}, "")
-	require.ErrorContains(t, err, "read the answer of Ollama: no room")
-	_, err = try(t, &fake{answer: "<html>\n"}, "")
-	require.ErrorContains(t, err, "read the answer of Ollama: invalid character")
+	for want, c := range map[string]struct{ model, answer string }{
+		`ask Ollama for /api/show: 404 Not Found: model "none" not found; ollama list shows the models that you have`: {model: "none"},
+		"cloud runs at https://ollama.com, not here":                                                                  {model: "cloud"},
+		"broke off: unexpected EOF":                    {answer: "{\"message\":{}}\n"},
+		"read the answer of Ollama: no room":           {answer: "{\"error\":\"no room\"}\n"},
+		"read the answer of Ollama: invalid character": {answer: "<html>\n"},
+	} {
+		_, err := try(t, &fake{answer: c.answer}, c.model)
+		require.ErrorContains(t, err, want)
+	}
 
 	// What keeps Ollama from telling of its models is no want of models.
 	ctx, cancel := context.WithCancel(t.Context())
@@ -144,7 +144,7 @@ func TestErrors(t *testing.T) {
 	require.ErrorContains(t, o.Choose(ctx, ""), "500 Internal Server Error: disk failed")
 	require.ErrorIs(t, o.Choose(ctx, ""), context.Canceled)
 	s.Close()
-	err = (&Ollama{URL: s.URL, HTTP: http.DefaultClient}).Choose(t.Context(), "")
+	err := (&Ollama{URL: s.URL, HTTP: http.DefaultClient}).Choose(t.Context(), "")
 	require.ErrorContains(t, err, "no Ollama answers at "+s.URL)
 	require.ErrorContains(t, err, Install)
 }
