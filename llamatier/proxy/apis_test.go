@@ -122,8 +122,7 @@ func TestAccountsOfOtherAPIs(t *testing.T) {
 				a = api{convert: fromMessages, loose: true}
 			}
 			e := end{api: a}
-			_, err := io.ReadAll(&pieces{hearing(&e, c.text), size})
-			require.NoError(t, err)
+			readAll(t, &pieces{hearing(&e, c.text), size})
 			got := e.answer()
 			if got != nil && c.loose {
 				got.Took = 0
@@ -137,21 +136,15 @@ func TestAccountsOfOtherAPIs(t *testing.T) {
 func TestStagedFiguresOfMessages(t *testing.T) {
 	for _, size := range []int{1, 50, 1 << 10} {
 		r := &restamped{ReadCloser: io.NopCloser(&pieces{strings.NewReader(startEvent), size}), staged: &llamatier.Answer{Processed: 3}}
-		out, err := io.ReadAll(r)
-		require.NoError(t, err)
-		require.Contains(t, string(out), `"usage":{"cache_read_input_tokens":2,"input_tokens":9,"output_tokens":0}`)
+		require.Contains(t, readAll(t, r), `"usage":{"cache_read_input_tokens":2,"input_tokens":9,"output_tokens":0}`)
 	}
 	responses := `"usage":{"input_tokens":11,"output_tokens":7,"input_tokens_details":{"cached_tokens":5}}`
 	r := &restamped{ReadCloser: io.NopCloser(strings.NewReader(responses)), staged: &llamatier.Answer{Processed: 3}}
-	out, err := io.ReadAll(r)
-	require.NoError(t, err)
-	require.Equal(t, strings.Replace(responses, `s":5`, `s":2`, 1), string(out))
+	require.Equal(t, strings.Replace(responses, `s":5`, `s":2`, 1), readAll(t, r))
 
 	// The engine has chosen another slot than that of the steps.
 	r = &restamped{ReadCloser: io.NopCloser(strings.NewReader(startEvent)), staged: &llamatier.Answer{Processed: 100}}
-	out, err = io.ReadAll(r)
-	require.NoError(t, err)
-	require.Contains(t, string(out), `"usage":{"cache_read_input_tokens":0,"input_tokens":11,"output_tokens":0}`)
+	require.Contains(t, readAll(t, r), `"usage":{"cache_read_input_tokens":0,"input_tokens":11,"output_tokens":0}`)
 }
 
 // TestMessagesWhoseSlotTheEngineChooses reach it as they are. The answer counts for the slot that it has chosen,

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"io"
 	"log/slog"
 	"net/http"
@@ -53,11 +52,10 @@ func TestBodiesAreBoundedTogether(t *testing.T) {
 		held = append(held, done)
 		require.Equal(t, c.read, body != nil, "%+v", c)
 		requireFree(c.free)
-		all, err := io.ReadAll(r.Body)
-		require.NoError(t, err)
+		all := readAll(t, r.Body)
 		require.Len(t, all, c.n)
 		if c.read {
-			require.True(t, bytes.Equal(all, body))
+			require.True(t, all == string(body))
 		}
 	}
 	for _, done := range held {
@@ -156,9 +154,7 @@ func TestTheFirstStepIsAddedToAnAccount(t *testing.T) {
 			"whole": func(r io.Reader) io.Reader { return r }, "bytes": iotest.OneByteReader, "halves": iotest.HalfReader, "at the end": iotest.DataErrReader,
 		} {
 			r := &restamped{ReadCloser: io.NopCloser(pieces(strings.NewReader(in))), staged: staged}
-			got, err := io.ReadAll(iotest.OneByteReader(r))
-			require.NoError(t, err)
-			require.Equal(t, want, string(got), name)
+			require.Equal(t, want, readAll(t, iotest.OneByteReader(r)), name)
 		}
 	}
 }

@@ -130,9 +130,7 @@ func TestEventsKeepTheirID(t *testing.T) {
 	for _, size := range []int{1, 3, 50, 1 << 10} {
 		for id, want := range map[string]string{"": event, "chatcmpl-ours": strings.Replace(event, "a1B2", "ours", 1)} {
 			r := &restamped{ReadCloser: io.NopCloser(&pieces{strings.NewReader(event), size}), staged: &llamatier.Answer{}, id: id}
-			out, err := io.ReadAll(r)
-			require.NoError(t, err)
-			require.Equal(t, want, string(out))
+			require.Equal(t, want, readAll(t, r))
 		}
 	}
 }

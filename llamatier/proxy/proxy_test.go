@@ -84,9 +84,15 @@ func send(t *testing.T, method, url, body string, header http.Header) (int, stri
 	res, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
 	defer res.Body.Close()
-	b, err := io.ReadAll(res.Body)
+	return res.StatusCode, readAll(t, res.Body)
+}
+
+// readAll is the text of a reader, which has no error.
+func readAll(t *testing.T, r io.Reader) string {
+	t.Helper()
+	b, err := io.ReadAll(r)
 	require.NoError(t, err)
-	return res.StatusCode, string(b)
+	return string(b)
 }
 
 // TestAnEngineThatCannotBeReachedIsLoading, as a program that waits for it expects.
@@ -361,9 +367,7 @@ func TestTheEndOfAnAnswer(t *testing.T) {
 				continue
 			}
 			var e end
-			b, err := io.ReadAll(io.NopCloser(struct{ io.Reader }{&pieces{hearing(&e, text), size}}))
-			require.NoError(t, err)
-			require.Equal(t, text, string(b))
+			require.Equal(t, text, readAll(t, &pieces{hearing(&e, text), size}))
 			require.Equal(t, want, e.answer())
 
 			var broken end
