@@ -14,20 +14,25 @@ import (
 	"github.com/kvtier/kvtier/llamatier/launch"
 )
 
-// TestIdentityNamesTheCacheType: tools show it. Slots of another shape have other pages, too.
-func TestIdentityNamesTheCacheType(t *testing.T) {
+// identify is the identity of a model that this process runs with some arguments.
+func identify(t *testing.T, shape *llamastate.Shape, args ...string) map[string]string {
 	dir := t.TempDir()
 	model := filepath.Join(dir, "model.gguf")
 	require.NoError(t, os.WriteFile(model, []byte("weights"), 0o600))
-	files := digests.Open(filepath.Join(dir, "digests.json"))
+	c := launch.Command{Args: append([]string{"-m", model}, args...), Environ: []string{"LLAMA_ARG_FIT_TARGET=512"}}
+	id, err := Of(c, nil, tierenv.Config{PageTokens: 256}, shape, os.Getpid(), digests.Open(filepath.Join(dir, "digests.json")))
+	require.NoError(t, err)
+	return id
+}
+
+// TestIdentityNamesTheCacheType: tools show it. Slots of another shape have other pages, too.
+func TestIdentityNamesTheCacheType(t *testing.T) {
 	identity := func(row int64) map[string]string {
 		shape := &llamastate.Shape{Version: 2, Caches: []llamastate.Cache{{
 			Kind: llamastate.Full, Streams: 1, Layers: 1,
 			Tensors: [2][]llamastate.Tensor{{{Type: 8, Row: row}}, {{Type: 1, Row: row}}},
 		}}}
-		id, err := Of(launch.Command{Args: []string{"-m", model}}, nil, tierenv.Config{PageTokens: 256}, shape, os.Getpid(), files)
-		require.NoError(t, err)
-		return id
+		return identify(t, shape)
 	}
 	one, other := identity(64), identity(128)
 	require.Equal(t, "q8_0/f16", one[tierenv.KeyCacheType])
@@ -38,15 +43,7 @@ func TestIdentityNamesTheCacheType(t *testing.T) {
 // TestTheSplitOfLayersCounts where a device may compute besides the CPU.
 func TestTheSplitOfLayersCounts(t *testing.T) {
 	dir := t.TempDir()
-	model := filepath.Join(dir, "model.gguf")
-	require.NoError(t, os.WriteFile(model, []byte("weights"), 0o600))
-	files := digests.Open(filepath.Join(dir, "digests.json"))
-	numerics := func(args ...string) string {
-		c := launch.Command{Args: append([]string{"-m", model}, args...), Environ: []string{"LLAMA_ARG_FIT_TARGET=512"}}
-		id, err := Of(c, nil, tierenv.Config{PageTokens: 256}, &llamastate.Shape{}, os.Getpid(), files)
-		require.NoError(t, err)
-		return id[tierenv.KeyNumerics]
-	}
+	numerics := func(args ...string) string { return identify(t, &llamastate.Shape{}, args...)[tierenv.KeyNumerics] }
 	const split = "-ngl 16 LLAMA_ARG_FIT_TARGET=512"
 	require.Contains(t, numerics("-ngl", "16"), split, "which libraries compute is not known")
 	mapLibrary(t, filepath.Join(dir, "libggml-cpu-haswell.so"))
