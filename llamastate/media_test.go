@@ -57,11 +57,7 @@ func testMedia(t *testing.T, positions uint32, shape Shape) {
 		}
 		layout, err := pagefile.NewLayout(shape.Sections(), len(tokens))
 		require.NoError(t, err)
-		page := make([]byte, layout.Size())
-		for i := range page {
-			page[i] = byte(rng.Uint32())
-		}
-		require.NoError(t, b.WriteRows(layout, 0, len(tokens), page))
+		require.NoError(t, b.WriteRows(layout, 0, len(tokens), randomBytes(rng, layout.Size())))
 		return out, b, nil
 	}
 	out, b, err := build(tokens, media)

@@ -399,7 +399,8 @@ func TestErrorsOfTheFileAreReturned(t *testing.T) {
 	layout, err := pagefile.NewLayout(shape.EndSections(5), 30)
 	require.NoError(t, err)
 	page := make([]byte, layout.Size())
-	var size int64
+	_, sound := built(t, &shape, tokens, 5)
+	size := sound.Size()
 	for at := int64(len(b)); at >= 0; at-- {
 		r := &broken{file{b}, at}
 		f, err := shape.Open(r, int64(len(b)))
@@ -415,21 +416,15 @@ func TestErrorsOfTheFileAreReturned(t *testing.T) {
 			require.ErrorIs(t, err, errBroken)
 		}
 
-		w := &broken{at: at}
-		if size > 0 {
-			w.at = at * size / int64(len(b))
-		} else {
-			w.at = 1 << 20
-		}
+		w := &broken{at: at * size / int64(len(b))}
 		build, err := shape.Build(w, tokens, nil, 5)
 		if err == nil {
 			err = build.WriteRows(layout, 0, layout.Tokens(), page)
 		}
-		if size == 0 {
-			require.NoError(t, err)
-			size = build.Size()
-		} else if w.at < size {
+		if w.at < size {
 			require.ErrorIs(t, err, errBroken, "byte %d", w.at)
+		} else {
+			require.NoError(t, err)
 		}
 	}
 }
