@@ -2,14 +2,12 @@ package llamatier
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -139,8 +137,7 @@ func TestCausesOfMisses(t *testing.T) {
 // image, of which no page has a key.
 func TestAPromptBehindAnImageIsExplained(t *testing.T) {
 	w := newWorld(t, 1, 1000)
-	request := ask(slices.Clip(prompt(1, 20)))
-	request.Rest = prompt(2, 300)
+	request := Request{Tokens: slices.Clip(prompt(1, 20)), Rest: prompt(2, 300), Slot: -1}
 	for _, cached := range []int{20, 320} { // the second as in the next turn of a chat
 		turn := w.begin(request)
 		turn.End(&Answer{Cached: cached, Processed: 360 - cached})
@@ -155,21 +152,14 @@ func TestPromptsOfTwoSlotsAreExplained(t *testing.T) {
 		w.ask(ask(prompt(seed, 200)), 2)
 	}
 	w.killed()
-	var both sync.WaitGroup
-	for slot := range 2 {
-		both.Add(1)
-		go func() {
-			defer both.Done()
-			for i := range 20 {
-				turn, err := w.tier.Begin(context.Background(), Request{Tokens: prompt((i+2*slot)%4, 250), Slot: slot, Cancel: func() {}})
-				if err != nil {
-					panic(err)
-				}
-				turn.End(nil)
-			}
-		}()
+	play := func(slot int) {
+		for i := range 20 {
+			w.begin(Request{Tokens: prompt((i+2*slot)%4, 250), Slot: slot}).End(nil)
+		}
 	}
-	both.Wait()
+	other := beside(func() { play(1) })
+	play(0)
+	<-other
 	w.tier.why.Wait(time.Minute)
 	totals, _ := w.meter.Read()
 	require.Equal(t, 44.0, totals["ollama_kv_prompts_total"])
@@ -209,17 +199,9 @@ func TestSlotsThatAreNotStoredAreTold(t *testing.T) {
 		want    telemetry.Obstacle
 		prompts int // until it is told
 	}{
-		"slot files of another llama-server": {func(w *world) {
-			shape := *fakeShape
-			shape.Caches = slices.Clone(shape.Caches)
-			shape.Caches[0].Layers = 3
-			for i := range shape.Caches[0].Tensors {
-				shape.Caches[0].Tensors[i] = append(slices.Clone(shape.Caches[0].Tensors[i]), llamastate.Tensor{Type: 1, Row: 32})
-			}
-			w.engine.shape = &shape
-		}, telemetry.ObstacleSlotFile, 1},
-		"slots that are not saved":        {func(w *world) { w.engine.refuseNext("/slots/0?action=save", 9) }, telemetry.ObstacleSlot, 3},
-		"slots that llama-server empties": {func(*world) {}, telemetry.ObstacleSlot, 3},
+		"slot files of another llama-server": {func(w *world) { w.engine.shape = hybridShape }, telemetry.ObstacleSlotFile, 1},
+		"slots that are not saved":           {func(w *world) { w.engine.refuseNext("/slots/0?action=save", 9) }, telemetry.ObstacleSlot, 3},
+		"slots that llama-server empties":    {func(*world) {}, telemetry.ObstacleSlot, 3},
 		"requests of others": {func(w *world) {
 			w.tier.patience.busy = 0
 			w.tier.Unknown()

@@ -58,52 +58,35 @@ func TestAResumedChatIsStored(t *testing.T) {
 
 // TestNoChatIsResumed where the slot may not hold it, or must not be stored.
 func TestNoChatIsResumed(t *testing.T) {
-	for name, c := range map[string]struct {
-		before func(w *world)
-		change func(w *world)
-	}{
-		"another request": {change: func(w *world) {
+	for name, change := range map[string]func(w *world){
+		"another request": func(w *world) {
 			last := w.last
 			w.ask(ask(prompt(7, 100)), 5)
 			w.last = last
-		}},
-		"it runs": {change: func(w *world) { w.begin(ask(prompt(1, 310))) }},
-		"emptied": {change: func(w *world) {
+		},
+		"it runs": func(w *world) { w.begin(ask(prompt(1, 310))) },
+		"emptied": func(w *world) {
 			w.tier.table.slots[0].used = w.tier.table.slots[0].used.Add(-usedLately)
 			w.engine.slots[0].tokens = nil
-		}},
-		"unknown runs":    {change: func(w *world) { w.tier.Unknown() }},
-		"unknown ran":     {change: func(w *world) { w.tier.Unknown()(true) }},
-		"no tokens known": {change: func(w *world) { require.True(w.t, w.resume(prompt(1, 310), 5, false)) }},
-		"nobody heard":    {change: func(w *world) { require.True(w.t, w.resume(prompt(1, 310), -1, true)) }},
-		"dropped": {change: func(w *world) {
+		},
+		"unknown runs":    func(w *world) { w.tier.Unknown() },
+		"unknown ran":     func(w *world) { w.tier.Unknown()(true) },
+		"no tokens known": func(w *world) { require.True(w.t, w.resume(prompt(1, 310), 5, false)) },
+		"nobody heard":    func(w *world) { require.True(w.t, w.resume(prompt(1, 310), -1, true)) },
+		"dropped": func(w *world) {
 			turn := w.begin(ask(prompt(1, 310)))
 			w.last = turn.Served()
 			turn.Drop()
-		}},
-		"a window": {before: func(w *world) { w.hybrid = true }},
-		"closed":   {change: func(w *world) { w.tier.Flush(context.Background()) }},
-		"private": {change: func(w *world) {
-			r := ask(prompt(1, 310))
-			r.Private = true
-			w.ask(r, 5)
-		}},
-		"an image": {change: func(w *world) {
-			r := ask(prompt(1, 310))
-			r.Rest = []int32{5}
-			w.ask(r, 5)
-		}},
+		},
+		"a state":  func(w *world) { require.True(w.t, w.hybrid) },
+		"closed":   func(w *world) { w.tier.Flush(context.Background()) },
+		"private":  func(w *world) { w.ask(private(prompt(1, 310)), 5) },
+		"an image": func(w *world) { w.ask(Request{Tokens: prompt(1, 310), Rest: []int32{5}, Slot: -1}, 5) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := &world{t: t}
-			if c.before != nil {
-				c.before(w)
-			}
-			w.start(1, 4000)
+			w := (&world{t: t, hybrid: name == "a state"}).start(1, 4000)
 			w.ask(ask(prompt(1, 300)), 5)
-			if c.change != nil {
-				c.change(w)
-			}
+			change(w)
 			require.False(t, w.resume(prompt(1, 320), 5, true))
 		})
 	}

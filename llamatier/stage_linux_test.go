@@ -273,29 +273,23 @@ func TestASaveThatDoesNotPay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, test.slots, 1000)
 			tokens := prompt(1, 200)
-			last := ask(tokens)
-			last.Slot = 0
-			w.ask(last, 2)
+			w.ask(Request{Tokens: tokens, Slot: 0}, 2)
 			computes(w.rates, time.Millisecond)
 			if test.cost > 0 {
 				saves(w.rates, fakeShape.RowBytes(201, 0), test.cost)
 			}
 			var others []*Turn
 			for slot := 1; slot <= test.other; slot++ {
-				r := ask(prompt(5, 100))
-				r.Slot = slot
-				others = append(others, w.begin(r))
+				others = append(others, w.begin(Request{Tokens: prompt(5, 100), Slot: slot}))
 			}
-			next := ask(prompt(2, 100))
-			next.Slot = 0
-			w.ask(next, 2)
+			w.ask(Request{Tokens: prompt(2, 100), Slot: 0}, 2)
 			w.tier.storing.Wait()
 			require.Equal(t, test.want, endOf(w.found(tokens)))
 			for _, turn := range others {
 				turn.Drop()
 			}
 			w.tier.Flush(t.Context())
-			require.Equal(t, 100, endOf(w.found(next.Tokens)))
+			require.Equal(t, 100, endOf(w.found(prompt(2, 100))))
 		})
 	}
 }
@@ -318,13 +312,9 @@ func TestASaveThatStoresLittle(t *testing.T) {
 func TestIdleSlotsRest(t *testing.T) {
 	w := newWorld(t, 2, 1000)
 	for slot, tokens := range [][]int32{prompt(1, 100), prompt(2, 100)} {
-		r := ask(tokens)
-		r.Slot = slot
-		w.ask(r, 2)
+		w.ask(Request{Tokens: tokens, Slot: slot}, 2)
 	}
-	r := ask(prompt(3, 100))
-	r.Slot = 1
-	busy := w.begin(r)
+	busy := w.begin(Request{Tokens: prompt(3, 100), Slot: 1})
 	w.tier.storing.Wait()
 	soon := time.Now().Add(time.Hour)
 	w.tier.saver.rested.Store(&soon)
@@ -339,7 +329,7 @@ func TestIdleSlotsRest(t *testing.T) {
 	require.True(t, until.After(past), "the save before counts")
 
 	w.tier.saver.rested.Store(&soon)
-	busy.End(w.engine.slots[1].complete(w.engine, t.Context(), r.Tokens, 2))
+	busy.End(w.engine.slots[1].complete(w.engine, t.Context(), prompt(3, 100), 2))
 	w.idle()
-	require.NotEmpty(t, w.found(r.Tokens), "nobody is held up")
+	require.NotEmpty(t, w.found(prompt(3, 100)), "nobody is held up")
 }
