@@ -55,8 +55,7 @@ func TestOtherAPIsAreChats(t *testing.T) {
 			{"role":"tool","tool_call_id":"1","content":"o"},{"role":"tool","tool_call_id":"2","content":[{"type":"text","text":"p"}]}],
 			"tools":[{"type":"function","function":{"name":"f","parameters":{}}}]}`},
 	} {
-		var in members
-		require.NoError(t, json.Unmarshal([]byte(c.in), &in))
+		in := object(json.RawMessage(c.in))
 		out, err := c.convert(in)
 		require.NoError(t, err)
 		require.JSONEq(t, c.want, string(encode(out)))

@@ -156,32 +156,20 @@ func TestARefusal(t *testing.T) {
 	}
 }
 
-// TestRequestsThatComputeNothing leave the slots as they were. After another request a slot is
-// not stored until it is computed from the beginning.
-func TestRequestsThatComputeNothing(t *testing.T) {
-	for path, trusted := range map[string]bool{
-		"/tokenize": true, "/v1/streams/lookup": true, "/v1/chat/completions/control": true, "/props": true, "/tools": true,
-		"/v1/chat/completions/input_tokens": true, "/chat/completions/input_tokens": true, "/responses/input_tokens": true,
-		"/cors-proxy": true, "/v1/messages": false, "/infill": false, "/predict": false,
-	} {
-		w := watch(t)
-		w.post(t.Context(), "/completion", `{"prompt":"a"}`)
-		w.post(t.Context(), path, `{}`)
-		w.cached = 1
-		w.post(t.Context(), "/completion", `{"prompt":"a"}`)
-		<-w.timers
-		require.Equal(t, trusted, w.trusted(t), path)
-	}
-}
-
-// TestRequestsThatAreRefused before anything is computed leave the slots as they were.
-func TestRequestsThatAreRefused(t *testing.T) {
+// TestRequestsOfOtherPaths leave the slots as they were where they compute nothing, or are refused before anything is
+// computed. After another request a slot is not stored until it is computed from the beginning.
+func TestRequestsOfOtherPaths(t *testing.T) {
 	const some, chat = "/v1/embeddings", "/v1/messages"
 	for _, c := range []struct {
 		path    string
 		status  int
 		trusted bool
 	}{
+		{"/tokenize", http.StatusOK, true}, {"/v1/streams/lookup", http.StatusOK, true}, {"/props", http.StatusOK, true},
+		{"/v1/chat/completions/control", http.StatusOK, true}, {"/v1/chat/completions/input_tokens", http.StatusOK, true},
+		{"/chat/completions/input_tokens", http.StatusOK, true}, {"/responses/input_tokens", http.StatusOK, true},
+		{"/tools", http.StatusOK, true}, {"/cors-proxy", http.StatusOK, true},
+		{chat, http.StatusOK, false}, {"/infill", http.StatusOK, false}, {"/predict", http.StatusOK, false},
 		{some, http.StatusNotFound, true}, {some, http.StatusNotImplemented, true}, {some, http.StatusUnauthorized, true},
 		{some, http.StatusBadRequest, false}, {some, http.StatusInternalServerError, false}, {some, http.StatusOK, false},
 		{chat, http.StatusBadRequest, true}, {chat, http.StatusInternalServerError, false},

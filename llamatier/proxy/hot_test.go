@@ -45,19 +45,12 @@ func TestGoesOn(t *testing.T) {
 		{plain, `{"prompt":"a"}`, `{"prompt":"b"}`, false},
 		{plain, `{"prompt":"a"}`, `{"prompt":["a",1]}`, false},
 	} {
-		read := func(body string) text {
-			var in members
-			require.NoError(t, json.Unmarshal([]byte(body), &in))
-			return textOf(c.path, in)
-		}
-		last := read(c.last)
+		last := textOf(c.path, object(json.RawMessage(c.last)))
 		require.NotEmpty(t, last.said)
-		require.Equal(t, c.want, newTalk(last, llamatier.Served{}).goesOn(read(c.next)), "%s, then %s", c.last, c.next)
+		require.Equal(t, c.want, newTalk(last, llamatier.Served{}).goesOn(textOf(c.path, object(json.RawMessage(c.next)))), "%s, then %s", c.last, c.next)
 	}
 	for path, body := range map[string]string{plain: `{"prompt":[1,2]}`, chats: `{"prompt":"a"}`, "/completions": `{"prompt":{"prompt_string":"a"}}`} {
-		var in members
-		require.NoError(t, json.Unmarshal([]byte(body), &in))
-		require.Empty(t, textOf(path, in).said, body)
+		require.Empty(t, textOf(path, object(json.RawMessage(body))).said, body)
 	}
 }
 
@@ -110,11 +103,7 @@ func (c *chats) answer(w http.ResponseWriter, r *http.Request) {
 	case "/tokenize":
 		var in struct{ Content string }
 		_ = json.Unmarshal(b, &in)
-		tokens := []int32{}
-		for _, c := range []byte(in.Content) {
-			tokens = append(tokens, int32(c))
-		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"tokens": tokens})
+		_ = json.NewEncoder(w).Encode(map[string]any{"tokens": []rune(in.Content)})
 	case "/v1/chat/completions":
 		var in struct {
 			Slot int `json:"id_slot"`
@@ -157,6 +146,13 @@ func (c *chats) send(ctx context.Context, body string) int {
 	return res.StatusCode
 }
 
+// says sends a chat that is answered, and waits until no slot is busy.
+func (c *chats) says(body string) {
+	c.t.Helper()
+	require.Equal(c.t, http.StatusOK, c.send(c.t.Context(), body))
+	c.free()
+}
+
 // free waits until no slot is busy.
 func (c *chats) free() {
 	busy := func(s telemetry.Slot) bool { return s.Busy }
@@ -176,12 +172,10 @@ func chat(messages ...string) string {
 // for us.
 func TestAChatThatGoesOnIsNotAskedForFirst(t *testing.T) {
 	c := newChats(t, 1)
-	require.Equal(t, http.StatusOK, c.send(t.Context(), chat()))
-	c.free()
+	c.says(chat())
 	require.Equal(t, "/apply-template", c.seen()[0])
 	for _, next := range []string{chat("a"), chat("a", "b"), chat("a", "b")} {
-		require.Equal(t, http.StatusOK, c.send(t.Context(), next))
-		c.free()
+		c.says(next)
 		seen := c.seen()
 		require.Less(t, slices.Index(seen, "chat in 0"), slices.Index(seen, "/apply-template"), seen)
 		require.Contains(t, seen, "/tokenize")
@@ -192,8 +186,7 @@ func TestAChatThatGoesOnIsNotAskedForFirst(t *testing.T) {
 func TestARefusedHotChat(t *testing.T) {
 	c := newChats(t, 1)
 	for range 2 {
-		require.Equal(t, http.StatusOK, c.send(t.Context(), chat()))
-		c.free()
+		c.says(chat())
 	}
 	c.on(func(path, body string, w http.ResponseWriter) bool {
 		if path == "/apply-template" || path == "/v1/chat/completions" {
@@ -206,16 +199,14 @@ func TestARefusedHotChat(t *testing.T) {
 	c.free()
 	c.on(nil)
 	c.seen()
-	require.Equal(t, http.StatusOK, c.send(t.Context(), chat("good")))
-	c.free()
+	c.says(chat("good"))
 	require.NotContains(t, c.seen(), "/slots/0?action=erase")
 }
 
 // TestAChatWaitsForTheTokensOfTheLast, and goes on in the same slot.
 func TestAChatWaitsForTheTokensOfTheLast(t *testing.T) {
 	c := newChats(t, 2)
-	require.Equal(t, http.StatusOK, c.send(t.Context(), chat()))
-	c.free()
+	c.says(chat())
 	found := make(chan struct{})
 	c.on(func(path, body string, w http.ResponseWriter) bool {
 		if path == "/apply-template" && !strings.Contains(body, "two") {
@@ -235,11 +226,7 @@ func TestAChatWaitsForTheTokensOfTheLast(t *testing.T) {
 // TestMostOfAChat: of two slots that hold a chat, the one with more of it goes on.
 func TestMostOfAChat(t *testing.T) {
 	h := &Handler{}
-	read := func(body string) text {
-		var in members
-		require.NoError(t, json.Unmarshal([]byte(body), &in))
-		return textOf("/v1/chat/completions", in)
-	}
+	read := func(body string) text { return textOf("/v1/chat/completions", object(json.RawMessage(body))) }
 	h.talks = []*talk{newTalk(read(chat("a", "b")), llamatier.Served{Slot: 1}), newTalk(read(chat("a")), llamatier.Served{Slot: 2})}
 	require.Same(t, h.talks[0], h.lastOf(read(chat("a", "b", "c"))))
 	require.Same(t, h.talks[1], h.lastOf(read(chat("a", "c"))))
@@ -251,9 +238,8 @@ func TestMostOfAChat(t *testing.T) {
 // TestAFlushWhileTokensAreFoundOut saves the other slots.
 func TestAFlushWhileTokensAreFoundOut(t *testing.T) {
 	c := newChats(t, 2)
-	require.Equal(t, http.StatusOK, c.send(t.Context(), chat()))
-	require.Equal(t, http.StatusOK, c.send(t.Context(), strings.ReplaceAll(chat(), "x", strings.Repeat("y", 20))))
-	c.free()
+	c.says(chat())
+	c.says(strings.ReplaceAll(chat(), "x", strings.Repeat("y", 20)))
 	gone, cancel := context.WithCancel(t.Context())
 	stop := make(chan struct{})
 	var sent atomic.Bool

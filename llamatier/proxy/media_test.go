@@ -34,11 +34,7 @@ func sees(t *testing.T) *Handler {
 		case "/tokenize":
 			var in struct{ Content string }
 			_ = json.NewDecoder(r.Body).Decode(&in)
-			tokens := []int{}
-			for _, c := range in.Content {
-				tokens = append(tokens, int(c))
-			}
-			_ = json.NewEncoder(w).Encode(map[string]any{"tokens": tokens})
+			_ = json.NewEncoder(w).Encode(map[string]any{"tokens": []rune(in.Content)})
 		}
 	})
 	return New(e, Ours{}, State{}, slog.New(slog.DiscardHandler))
@@ -118,11 +114,7 @@ func TestTextBeforeMedia(t *testing.T) {
 	} {
 		p, err := h.understand(r, []byte(c.body), api{chat: c.chat})
 		require.NoError(t, err, c.body)
-		var text strings.Builder
-		for _, tok := range p.Tokens {
-			text.WriteRune(tok)
-		}
-		require.Equal(t, c.text, text.String(), c.body)
+		require.Equal(t, c.text, string(p.Tokens), c.body)
 		require.Equal(t, c.media, p.Parts != nil, c.body)
 		require.Equal(t, c.body[:len(c.body)-1]+`,"id_slot":3}`, string(p.pinned([]byte(c.body), 3)), "the request is as it was")
 	}

@@ -16,10 +16,8 @@ import (
 
 // opened returns an opening of a request's answer, and what the client gets.
 func opened(t *testing.T, body string, a api) (*opening, *httptest.ResponseRecorder) {
-	var in members
-	require.NoError(t, json.Unmarshal([]byte(body), &in))
 	w := httptest.NewRecorder()
-	o := newOpening(w, &prompt{Request: llamatier.Request{Tokens: make([]int32, 9)}, api: a, streaming: readStreaming(in)}, time.Minute)
+	o := newOpening(w, &prompt{Request: llamatier.Request{Tokens: make([]int32, 9)}, api: a, streaming: readStreaming(object(json.RawMessage(body)))}, time.Minute)
 	t.Cleanup(func() { o.end() })
 	return o, w
 }

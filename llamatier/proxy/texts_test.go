@@ -121,6 +121,15 @@ func recalling(t *testing.T, stored []int32, err error) (*Handler, *speller) {
 	return h, s
 }
 
+// requireSpelled requires that a Handler makes a text's tokens as llama-server does, and returns them.
+func requireSpelled(t *testing.T, h *Handler, text string) []int32 {
+	t.Helper()
+	tokens, err := h.texts.tokenize(t.Context(), text)
+	require.NoError(t, err)
+	require.Equal(t, spell(text, true), tokens)
+	return tokens
+}
+
 // messages is a chat of some messages, whose text has runs that tokens join.
 func messages(n int, seed uint64) string {
 	r := rand.New(rand.NewPCG(seed, 1))
@@ -141,27 +150,21 @@ func TestALongerText(t *testing.T) {
 	for seed := range uint64(20) {
 		text := messages(12, seed)
 		for _, end := range []string{"a<|im_end|>", "aa<|im_end|>", "a<|im_start|>"} { // what stood before another token
-			tokens, err := h.texts.tokenize(t.Context(), text+end)
-			require.NoError(t, err)
-			require.Equal(t, spell(text+end, true), tokens)
+			requireSpelled(t, h, text+end)
 		}
 		for at := 0; at < len(text); at += 1 + len(text)/7 { // cut anywhere, also within a control token
 			for _, part := range []string{text[:at], text[:at] + "aaa", text} {
-				tokens, err := h.texts.tokenize(t.Context(), part)
-				require.NoError(t, err)
-				require.Equal(t, spell(part, true), tokens)
+				requireSpelled(t, h, part)
 			}
 		}
 		s.took()
-		_, err := h.texts.tokenize(t.Context(), text+"aaaa")
-		require.NoError(t, err)
+		requireSpelled(t, h, text+"aaaa")
 		require.Less(t, s.took(), 100)
 	}
 	require.LessOrEqual(t, len(h.texts.known), textsMax)
 	for n := range mistakesMax {
 		h.texts.forget(1)
-		_, err := h.texts.tokenize(t.Context(), messages(12, 0))
-		require.NoError(t, err)
+		requireSpelled(t, h, messages(12, 0))
 		require.Greater(t, s.took(), textLeast)
 		require.Equal(t, n == mistakesMax-1, len(h.texts.known) == 0)
 	}
@@ -175,9 +178,7 @@ func TestAnEqualText(t *testing.T) {
 	for _, text := range []string{raw, messages(12, 0), raw + "a", raw + "a<|im_end|>", messages(12, 0), raw + "a"} {
 		for n := range 2 {
 			s.took()
-			tokens, err := h.texts.tokenize(t.Context(), text)
-			require.NoError(t, err)
-			require.Equal(t, spell(text, true), tokens)
+			tokens := requireSpelled(t, h, text)
 			if n > 0 {
 				require.Zero(t, s.took())
 			}
@@ -222,9 +223,7 @@ func TestAStoredTextThatEndsInAPrompt(t *testing.T) {
 	for stored, text := range map[int32]string{ends: raw + "<|im_end|>", silent: raw + "a"} {
 		h, _ := recalling(t, append(spell(raw, true), stored, 'b'), nil)
 		for range 2 {
-			tokens, err := h.texts.tokenize(t.Context(), text)
-			require.NoError(t, err)
-			require.Equal(t, spell(text, true), tokens)
+			requireSpelled(t, h, text)
 		}
 	}
 }
@@ -256,26 +255,21 @@ func TestTextsWithoutHelp(t *testing.T) {
 	text := messages(12, 1)
 	for _, stored := range [][]int32{nil, {}, {begins}, {'a', 'b'}, spell("short<|im_end|>", true)} {
 		h, _ := recalling(t, stored, nil)
-		tokens, err := h.texts.tokenize(t.Context(), text)
-		require.NoError(t, err)
-		require.Equal(t, spell(text, true), tokens)
+		requireSpelled(t, h, text)
 	}
 	h, s := recalling(t, nil, errors.New("the disk fails"))
 	s.fails = true
 	_, err := h.texts.tokenize(t.Context(), text)
 	require.Error(t, err)
 	s.fails = false
-	tokens, err := h.texts.tokenize(t.Context(), text)
-	require.NoError(t, err)
-	require.Equal(t, spell(text, true), tokens)
+	requireSpelled(t, h, text)
 }
 
 // TestTextsAreBounded in number and in size.
 func TestTextsAreBounded(t *testing.T) {
 	h, _ := recalling(t, nil, nil)
 	for seed := range uint64(2 * textsMax) {
-		_, err := h.texts.tokenize(t.Context(), messages(4, seed))
-		require.NoError(t, err)
+		requireSpelled(t, h, messages(4, seed))
 	}
 	require.Len(t, h.texts.known, textsMax)
 	bytes, _, _ := h.texts.longest(messages(4, 0))
@@ -284,12 +278,10 @@ func TestTextsAreBounded(t *testing.T) {
 	bytes, _, _ = h.texts.longest(chat)
 	require.Equal(t, len(chat), bytes)
 	for i := range textsMax - 1 {
-		_, err := h.texts.tokenize(t.Context(), messages(4, uint64(3*textsMax+i)))
-		require.NoError(t, err)
+		requireSpelled(t, h, messages(4, uint64(3*textsMax+i)))
 	}
 	for i := range textsMax {
-		_, err := h.texts.tokenize(t.Context(), strings.Repeat(string(rune('c'+i)), textLeast))
-		require.NoError(t, err)
+		requireSpelled(t, h, strings.Repeat(string(rune('c'+i)), textLeast))
 	}
 	bytes, _, _ = h.texts.longest(chat)
 	require.Equal(t, len(chat), bytes, "it was used, and no raw text takes its place")
@@ -311,14 +303,12 @@ func TestTextsTakeThePlaceOfOthers(t *testing.T) {
 	} {
 		h, s := recalling(t, nil, nil)
 		for _, text := range c.texts {
-			_, err := h.texts.tokenize(t.Context(), text)
-			require.NoError(t, err)
+			requireSpelled(t, h, text)
 		}
 		require.Len(t, h.texts.known, c.left)
 		s.took()
 		for _, text := range c.texts[len(c.texts)-c.left:] {
-			_, err := h.texts.tokenize(t.Context(), text)
-			require.NoError(t, err)
+			requireSpelled(t, h, text)
 			require.Zero(t, s.took())
 		}
 	}
@@ -331,8 +321,7 @@ func TestTokensOfBeforeAMistake(t *testing.T) {
 		h, _ := recalling(t, nil, nil)
 		control, once := h.texts.control, sync.OnceFunc(func() { forget(h) })
 		h.texts.control = func(token int32) bool { once(); return control(token) } // before it is added
-		_, err := h.texts.tokenize(t.Context(), raw)
-		require.NoError(t, err)
+		requireSpelled(t, h, raw)
 		require.Empty(t, h.texts.known)
 	}
 }
