@@ -159,33 +159,13 @@ func TestRAMLeastRecentlyServedGoesFirst(t *testing.T) {
 	require.Equal(t, []int{3, 4, 5}, held())
 }
 
-// Pages of different sizes: as many are evicted as necessary, and a page that can never fit
-// evicts none.
-func TestRAMPagesOfSeveralSizes(t *testing.T) {
+// A page that can never fit evicts none.
+func TestRAMPageThatIsTooLarge(t *testing.T) {
 	budget := 4 * pageBytes(t, testTokens)
 	s := open(t, testOptions(t, withRAM(budget)))
-	rng := rand.New(rand.NewPCG(1, 2))
-	var pages []*pagefile.Page
-	for i := range 60 {
-		pages = append(pages, putChain(t, s, prompt(i, 1+rng.IntN(testTokens)))...)
-		var sum int64
-		held := 0
-		for _, p := range pages {
-			name := s.pages.Page(p.Key())
-			if len(p.Tokens) < testTokens {
-				name = s.pages.Tail(p.Key())
-			}
-			if s.ram.Has(name) {
-				sum += pageBytes(t, len(p.Tokens))
-				held++
-			}
-		}
-		st := s.Stats().RAM
-		require.Equal(t, sum, st.Bytes)
-		require.LessOrEqual(t, sum, budget)
-		require.Equal(t, held, st.Pages+st.Tails)
-	}
+	putPages(t, s, 0, 4)
 	before := s.Stats().RAM
+	require.Equal(t, 4, before.Pages)
 	p, ref := putLarge(t, s)
 	require.Greater(t, int64(p.Layout.Size()), budget)
 	rowsOf(t, s, ref, p)
@@ -262,27 +242,6 @@ func TestRAMTails(t *testing.T) {
 	}
 	require.Equal(t, ramTails, s.Stats().RAM.Tails)
 	require.Len(t, s.ram.TailsOf(s.opt.Fingerprint, pagefile.ChainKey(s.opt.Fingerprint, tokens[:testTokens], nil)), ramTails)
-}
-
-// Rows with readers outlive their page, and count until the last reader ends.
-func TestRAMShrinksUnderReaders(t *testing.T) {
-	one := pageBytes(t, testTokens)
-	s := open(t, testOptions(t, withRAM(plenty)))
-	tokens := prompt(1, testTokens)
-	p := putChain(t, s, tokens)[0]
-	putChain(t, s, prompt(2, testTokens))
-	pinned := s.ram.Pin(s.pages.Page(p.Key()))
-	require.NotNil(t, pinned)
-	s.ram.SetLimit(0)
-	require.Zero(t, s.Stats().RAM.Pages)
-	require.Equal(t, one, s.Stats().RAM.Bytes)
-	want := make([]byte, p.Layout.Size())
-	fillRows(p.Layout, p.Key(), want)
-	require.Equal(t, want, pinned.Rows)
-	require.Nil(t, s.ram.Pin(s.pages.Page(p.Key())))
-	s.ram.Unpin(pinned)
-	require.Zero(t, s.Stats().RAM.Bytes)
-	readChain(t, s, tokens, testTokens) // from the disk
 }
 
 func TestRAMPagesThatCanBePlacedAre(t *testing.T) {
