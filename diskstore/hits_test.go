@@ -123,31 +123,6 @@ func TestHitsAreRecordedTogether(t *testing.T) {
 	require.Equal(t, 1, inj.Count(vfs.OpSync), "without new hits nothing is recorded")
 }
 
-// TestHitsOfAFullLedger: a store continues with a ledger that has the largest number of
-// fingerprints.
-func TestHitsOfAFullLedger(t *testing.T) {
-	s, o := openNew(t)
-	tokens := putPrompt(t, s, 1, testTokens)
-	require.NoError(t, s.Close())
-	l := readLedgerFile(t, o)
-	const most = 256 // fingerprints with hits in a full ledger
-	for i := range most {
-		l.Hit(testFingerprint(byte(i)), ledger.Hits{Pages: 1, Last: time.Unix(int64(i), 0)})
-	}
-	content, err := l.Encode()
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(ledgerPath(o), content, 0o600))
-	o.Fingerprint = pagefile.Key{5, 5, 5}
-	s = open(t, o)
-	putChain(t, s, tokens)
-	readChain(t, s, tokens, len(tokens))
-	require.NoError(t, s.Close())
-	again := readLedgerFile(t, o)
-	require.Len(t, again.Hits, most)
-	require.EqualValues(t, 1, again.Hits[o.Fingerprint.String()].Pages)
-	require.NotContains(t, again.Hits, testFingerprint(0).String())
-}
-
 // statsSince returns the counters that differ from `before` in a store without other work.
 func statsSince(t *testing.T, s *Store, before Stats) Stats {
 	t.Helper()
