@@ -308,23 +308,6 @@ func TestDemotionAndPromotion(t *testing.T) {
 	require.Equal(t, s.Stats().Remote.Pages, use.Remote.Pages)
 }
 
-func TestRemoteBudget(t *testing.T) {
-	page := physicalPage(t)
-	o := testOptions(t, withRemote(t), func(o *Options) {
-		o.Local.BudgetBytes, o.Remote.BudgetBytes = 2*page, 3*page
-	})
-	s := open(t, o)
-	for seed := range 10 {
-		putChain(t, s, prompt(seed, testTokens))
-		require.NoError(t, s.Flush(ctx))
-	}
-	st := s.Stats()
-	require.LessOrEqual(t, st.Local.Bytes, o.Local.BudgetBytes)
-	require.LessOrEqual(t, st.Remote.Bytes, o.Remote.BudgetBytes)
-	require.EqualValues(t, 10, st.Evicted+uint64(st.Local.Pages+st.Remote.Pages))
-	require.Zero(t, st.Damaged)
-}
-
 func TestFullRemoteMakesRoom(t *testing.T) {
 	s, o, inj := openInjected(t, withRemote(t))
 	evict := func(seed int) {

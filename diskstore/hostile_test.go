@@ -75,7 +75,7 @@ func TestStaleBranchesCostNoTries(t *testing.T) {
 // The tests try every limit of the page format on both sides: as an argument, and in the
 // header of a file, which is not trusted. Other tests try the limits of the breaker
 // (TestBreaker), quarantine (TestDamageIsQuarantinedAndRepaired), recency
-// (TestTouchIsThrottled), orphans (TestStaleTemporaryFilesAreCleaned) and free space
+// (TestTouchMovesWhatComesBefore), orphans (TestStaleTemporaryFilesAreCleaned) and free space
 // (TestUnlimitedTierKeepsSomeOfTheDiskFree).
 
 func TestLimitOfPageTokens(t *testing.T) {

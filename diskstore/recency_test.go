@@ -153,6 +153,7 @@ func TestTouchMovesWhatComesBefore(t *testing.T) {
 	require.Equal(t, 4, inj.Count(vfs.OpChtimes))
 	touch(s, s.Find(ctx, Prompt{Tokens: tokens}).Exact[3])
 	touch(s, s.Find(ctx, Prompt{Tokens: tokens}).Exact[1])
+	touch(s, Ref{Key: pagefile.Key{1}}) // no such page
 	require.Equal(t, 4, inj.Count(vfs.OpChtimes))
 	requireOrdered(t, s)
 

@@ -16,7 +16,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -397,28 +396,6 @@ func TestScanAndReclaim(t *testing.T) {
 	require.Equal(t, 7, s.Stats().Local.Pages)
 	putChain(t, stores[2], prompt(2, testTokens)) // after Reclaim the store can put the page again
 	readChain(t, stores[2], prompt(2, testTokens), testTokens)
-}
-
-func TestTouchIsThrottled(t *testing.T) {
-	o := testOptions(t)
-	inj := vfs.Inject(quickFS)
-	o.FS = inj
-	s := open(t, o)
-	tokens := putPrompt(t, s, 1, testTokens)
-	ref := s.Find(ctx, Prompt{Tokens: tokens}).Exact[0]
-	inj.Reset()
-	touch(s, ref)
-	readRef(t, s, ref, tokens)
-	require.Zero(t, inj.Count(vfs.OpChtimes))
-	past := time.Now().Add(-2 * recency.TouchEvery)
-	path := filePath(o.Local.Root, ref.name(s.pages))
-	require.NoError(t, os.Chtimes(path, past, past))
-	touch(s, s.Find(ctx, Prompt{Tokens: tokens}).Exact[0])
-	require.Equal(t, 1, inj.Count(vfs.OpChtimes))
-	info, err := os.Stat(path)
-	require.NoError(t, err)
-	require.WithinDuration(t, time.Now(), info.ModTime(), recency.TouchEvery)
-	touch(s, Ref{Key: pagefile.Key{1}}) // no such page: no change
 }
 
 func TestOptions(t *testing.T) {
