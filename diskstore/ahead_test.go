@@ -112,8 +112,7 @@ func relsOf(names []pagefile.Name) (rel []string) {
 // memory or without; pages of other fingerprints are not read.
 func TestReadAheadOrder(t *testing.T) {
 	for _, ram := range []int64{0, plenty} {
-		inj := vfs.Inject(quickFS)
-		o := testOptions(t, withFS(inj), withAhead(plenty), withRAM(ram))
+		o, inj := injected(t, withAhead(plenty), withRAM(ram))
 		all := conversations(t, o, 3)
 		other := o
 		other.Fingerprint = testFingerprint(2)
@@ -282,8 +281,7 @@ func TestReadAheadPromotes(t *testing.T) {
 // A remote tier that hangs costs at most its time limit, and the local pages are read
 // nevertheless.
 func TestReadAheadWithARemoteThatHangs(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t), withAhead(plenty))
+	o, inj := injected(t, withRemote(t), withAhead(plenty))
 	all := conversations(t, o, 4)
 	s := open(t, o)
 	for _, tokens := range all[2:] {
@@ -311,8 +309,7 @@ func TestReadAheadWithARemoteThatHangs(t *testing.T) {
 // Close ends ReadAhead, and so does its context.
 func TestReadAheadEnds(t *testing.T) {
 	for _, byClose := range []bool{true, false} {
-		inj := vfs.Inject(quickFS)
-		o := testOptions(t, withFS(inj), withAhead(plenty))
+		o := testOptions(t, withAhead(plenty))
 		conversations(t, o, 2)
 		s := start(t, o)
 		require.NoError(t, s.Flush(ctx))
@@ -341,8 +338,7 @@ func TestReadAheadEnds(t *testing.T) {
 // ReadAhead waits while a Read runs: within its time limit nothing is read.
 func TestReadAheadStandsBack(t *testing.T) {
 	for _, ram := range []int64{0, plenty} {
-		inj := vfs.Inject(quickFS)
-		o := testOptions(t, withFS(inj), withAhead(plenty), withRAM(ram))
+		o, inj := injected(t, withAhead(plenty), withRAM(ram))
 		all := conversations(t, o, 2)
 		s := start(t, o)
 		require.NoError(t, s.Flush(ctx))
@@ -387,8 +383,7 @@ func TestPiecesStandBack(t *testing.T) {
 
 // The load of a model lists each root, and each directory of pages, once.
 func TestModelStartListsOnce(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t), withAhead(plenty), func(o *Options) {
+	o, inj := injected(t, withRemote(t), withAhead(plenty), func(o *Options) {
 		o.Local.BudgetBytes, o.LatestPages = 1<<30, 100
 	})
 	all := conversations(t, o, 3)
@@ -447,8 +442,7 @@ func TestModelStartListsOnce(t *testing.T) {
 // TestLocalCountDoesNotWaitForTheRemote: the count of the local tier that Open began has
 // failed, and the count of the remote tier hangs. awaitFirst counts the local tier itself.
 func TestLocalCountDoesNotWaitForTheRemote(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t))
+	o, inj := injected(t, withRemote(t))
 	before := open(t, o)
 	demoteAnew(t, before, prompt(1, testTokens))
 	putChain(t, before, prompt(2, testTokens))

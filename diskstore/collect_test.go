@@ -32,17 +32,22 @@ func age(t *testing.T, root string, when time.Time) {
 }
 
 // physicalPage returns the disk space of a full test page on this filesystem.
-func physicalPage(t *testing.T) int64 {
+func physicalPage(t testing.TB) int64 {
 	s := open(t, testOptions(t))
 	putChain(t, s, prompt(1, testTokens))
 	return s.Stats().Local.Bytes
 }
 
+// withPages gives the local tier a budget for some pages.
+func withPages(t testing.TB, pages int64) func(*Options) {
+	budget := pages * physicalPage(t)
+	return func(o *Options) { o.Local.BudgetBytes = budget }
+}
+
 // openFor opens a store whose local tier has a budget for some pages.
 func openFor(t *testing.T, pages int64) *Store {
 	t.Helper()
-	page := physicalPage(t)
-	return open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = pages * page }))
+	return open(t, testOptions(t, withPages(t, pages)))
 }
 
 func TestEvictionIsLeastRecentlyUsedAndLeafFirst(t *testing.T) {
@@ -129,8 +134,7 @@ func TestQuarantineGoesBeforePages(t *testing.T) {
 }
 
 func TestBudgetSpansFingerprints(t *testing.T) {
-	page := physicalPage(t)
-	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 4 * page })
+	o := testOptions(t, withPages(t, 4))
 	other := o
 	other.Fingerprint = testFingerprint(9)
 	putChain(t, open(t, other), prompt(1, 4*testTokens))

@@ -199,8 +199,7 @@ func TestOperationsWithCancelledContext(t *testing.T) {
 
 func TestCloseEndsWaitingCallers(t *testing.T) {
 	gate := vfs.NewGate()
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t))
+	o, inj := injected(t, withRemote(t))
 	s := start(t, o)
 	require.NoError(t, s.Flush(ctx))
 	inj.Add(vfs.Rule{Path: regexp.MustCompile(regexp.QuoteMeta(o.Remote.Root)), Gate: gate})

@@ -61,9 +61,7 @@ func TestFindAState(t *testing.T) {
 
 // TestALookUpWhoseTimeIsOver returns the pages that it has found, and none of them is a failure.
 func TestALookUpWhoseTimeIsOver(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj))
-	s := open(t, o)
+	s, _, inj := openInjected(t)
 	tokens := prompt(1, 6*testTokens)
 	putChain(t, s, tokens)
 	limited, cancel := context.WithCancel(ctx)

@@ -25,10 +25,9 @@ import (
 // except those deleted for the first page, and new pages move there as soon as there is space.
 func TestFullShareKeepsItsPages(t *testing.T) {
 	const there, here = 4 * move.Batch, 64
-	page := physicalPage(t)
 	for _, errno := range []syscall.Errno{syscall.EDQUOT, syscall.ENOSPC} {
 		t.Run(errno.Error(), func(t *testing.T) {
-			s, o, inj := openInjected(t, withRemote(t), func(o *Options) { o.Local.BudgetBytes = here * page })
+			s, o, inj := openInjected(t, withRemote(t), withPages(t, here))
 			inRemote(t, s, there)
 			age(t, o.Remote.Root, time.Now().Add(-time.Hour))
 			inj.Add(vfs.Rule{
@@ -75,8 +74,7 @@ func times(t *testing.T, root string) map[string]time.Time {
 // PutIfRoom evicts no page, neither at once nor in a later trim, and makes no page more
 // recent.
 func TestPutIfRoomTakesNoPlace(t *testing.T) {
-	page := physicalPage(t)
-	s, o := openNew(t, func(o *Options) { o.Local.BudgetBytes = 8 * page })
+	s, o := openNew(t, withPages(t, 8))
 	old, other := prompt(1, 4*testTokens), prompt(2, 3*testTokens)
 	pages := chainOf(t, s, old)
 	for _, p := range pages[:3] {

@@ -41,8 +41,7 @@ func (w *syncWriter) count(s string) int {
 // hungRemote returns a store whose remote tier holds the second half of a chain and hangs, and
 // a function that ends the hang.
 func hungRemote(t *testing.T, log io.Writer) (s *Store, tokens []int32, revive func()) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) {
+	o, inj := injected(t, withRemote(t), func(o *Options) {
 		o.RemoteTimeout = 20 * time.Millisecond
 		o.ReadTimeout = 20 * time.Millisecond
 		o.Logger = slog.New(slog.NewTextHandler(log, nil))

@@ -153,9 +153,8 @@ func recorded(t *testing.T, root string) int64 {
 // collection that the Put needs, fail in turn.
 func TestFigureIsNeverTooLow(t *testing.T) {
 	statesOneByOne(t)
-	page := physicalPage(t)
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EIO} {
-		s, o, inj := openInjected(t, func(o *Options) { o.Local.BudgetBytes = 5 * page })
+		s, o, inj := openInjected(t, withPages(t, 5))
 		putChain(t, s, prompt(1000, 2*testTokens+1))
 		most := 300 // later ones list directories of branches
 		if longRun() {
@@ -212,8 +211,7 @@ func TestLedgerOfTheDead(t *testing.T) {
 // TestLostLedger: without a ledger no page is stored below a budget until files are counted,
 // and reads continue.
 func TestLostLedger(t *testing.T) {
-	page := physicalPage(t)
-	s, o := openNew(t, func(o *Options) { o.Local.BudgetBytes = 4 * page })
+	s, o := openNew(t, withPages(t, 4))
 	tokens := putPrompt(t, s, 1, 3*testTokens)
 	for name, lose := range map[string]func() error{
 		"missing": func() error { return os.Remove(ledgerPath(o)) },
@@ -291,9 +289,7 @@ func TestCountsAreRareWhereTheyTakeLong(t *testing.T) {
 // TestLedgerThatCannotBeWritten: below a budget no page is stored then, and counts are not
 // repeated again and again.
 func TestLedgerThatCannotBeWritten(t *testing.T) {
-	page := physicalPage(t)
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), func(o *Options) { o.Local.BudgetBytes = 4 * page })
+	o, inj := injected(t, withPages(t, 4))
 	inj.Add(vfs.Rule{Path: regexp.MustCompile(`-usage|usage\.lock`), Err: syscall.EIO})
 	s := open(t, o)
 	lists := inj.Count(vfs.OpReadDir)

@@ -136,12 +136,17 @@ func openNew(t testing.TB, edit ...func(*Options)) (*Store, Options) {
 	return open(t, o), o
 }
 
-// openInjected opens a store in new directories of a filesystem that takes faults.
+// injected returns options for new directories of a filesystem that takes faults.
+func injected(t testing.TB, edit ...func(*Options)) (Options, *vfs.Injector) {
+	inj := vfs.Inject(quickFS)
+	return testOptions(t, append([]func(*Options){withFS(inj)}, edit...)...), inj
+}
+
+// openInjected opens a store with the options of injected.
 func openInjected(t testing.TB, edit ...func(*Options)) (*Store, Options, *vfs.Injector) {
 	t.Helper()
-	inj := vfs.Inject(quickFS)
-	s, o := openNew(t, append([]func(*Options){withFS(inj)}, edit...)...)
-	return s, o, inj
+	o, inj := injected(t, edit...)
+	return open(t, o), o, inj
 }
 
 // hold makes an operation of a filesystem wait at a gate.

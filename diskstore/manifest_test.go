@@ -106,8 +106,7 @@ func makeNewer(t *testing.T, root string) {
 // local tier. Its pages cannot move down, because this program cannot check them, and make room.
 func TestPagesOfANewerProgramAreEvicted(t *testing.T) {
 	const pages = 20
-	page := physicalPage(t)
-	o := testOptions(t, withRemote(t), func(o *Options) { o.Local.BudgetBytes = pages * page })
+	o := testOptions(t, withRemote(t), withPages(t, pages))
 	newer := o
 	newer.Fingerprint = testFingerprint(2)
 	s := open(t, newer)

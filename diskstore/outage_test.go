@@ -60,10 +60,9 @@ func (goneTier) Find(_ context.Context, names []pagefile.Name, _ bool) ([]tier.I
 // that is away stay while the local tier has room for them. Pages without room are deleted,
 // and one batch in addition at most; after the outage the other pages move down.
 func TestOutageOfTheRemoteDeletesNothingThatFits(t *testing.T) {
-	page := physicalPage(t)
 	for name, begin := range outages {
 		t.Run(name, func(t *testing.T) {
-			s, o, inj := openInjected(t, withRemote(t), func(o *Options) { o.Local.BudgetBytes = 100 * page })
+			s, o, inj := openInjected(t, withRemote(t), withPages(t, 100))
 			putSettled(t, s, 0, 96)
 			age(t, o.Local.Root, time.Now().Add(-time.Hour))
 			end := begin(s, inj, regexp.MustCompile("^"+regexp.QuoteMeta(o.Remote.Root)))
@@ -121,8 +120,7 @@ func TestOutageOfTheRemoteListsTheLocalTierSeldom(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inj := vfs.Inject(quickFS)
-			o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) { o.Local.BudgetBytes = pages * page })
+			o, inj := injected(t, withRemote(t), func(o *Options) { o.Local.BudgetBytes = pages * page })
 			s, put := listings(t, o, pages)
 			put(pages - pages/room.TrimShare - 1)
 			age(t, o.Local.Root, time.Now().Add(-time.Hour))

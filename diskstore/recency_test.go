@@ -114,8 +114,7 @@ func TestClockThatGoesBackKeepsTheOrder(t *testing.T) {
 // has never read.
 func TestCollectionReadsNoPages(t *testing.T) {
 	page := physicalPage(t)
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj))
+	o, inj := injected(t)
 	first := open(t, o)
 	for seed := range 4 {
 		putChain(t, first, prompt(seed, 4*testTokens))
@@ -242,11 +241,10 @@ func TestNothingIsStoredWithoutTimes(t *testing.T) {
 // TestClockThatWasAheadBlocksNoPut fills a budget while the clock is ahead. After the clock
 // was corrected, a Put evicts other pages and not the pages that it continues.
 func TestClockThatWasAheadBlocksNoPut(t *testing.T) {
-	page := physicalPage(t)
 	for _, ahead := range []time.Duration{30 * time.Second, time.Hour, 365 * 24 * time.Hour} {
 		for _, stands := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%v/stands %v", ahead, stands), func(t *testing.T) {
-				s := open(t, testOptions(t, func(o *Options) { o.Local.BudgetBytes = 10 * page }))
+				s := open(t, testOptions(t, withPages(t, 10)))
 				start := time.Now()
 				s.now = func() time.Time { return time.Now().Add(ahead) }
 				putPages(t, s, 0, 8)
@@ -292,8 +290,7 @@ func TestContinuedChainFromTheFutureStays(t *testing.T) {
 // TestHostThatIsAheadPinsNothing: the pages of a host that is ahead are evicted like others
 // once they are the least recently used.
 func TestHostThatIsAheadPinsNothing(t *testing.T) {
-	page := physicalPage(t)
-	o := testOptions(t, func(o *Options) { o.Local.BudgetBytes = 10 * page })
+	o := testOptions(t, withPages(t, 10))
 	ahead, right := open(t, o), open(t, o)
 	var passed time.Duration
 	right.now = func() time.Time { return time.Now().Add(passed) }
@@ -321,8 +318,7 @@ func TestHostThatIsAheadPinsNothing(t *testing.T) {
 // TestPagesFromTheFutureMoveOnce: reading a chain that was used while the clock was ahead does
 // not set its times again and again, even if files were evicted meanwhile.
 func TestPagesFromTheFutureMoveOnce(t *testing.T) {
-	page := physicalPage(t)
-	s, _, inj := openInjected(t, func(o *Options) { o.Local.BudgetBytes = 6 * page })
+	s, _, inj := openInjected(t, withPages(t, 6))
 	s.now = func() time.Time { return time.Now().Add(24 * time.Hour) }
 	putPages(t, s, 0, 9)
 	require.NoError(t, s.Flush(ctx))

@@ -155,8 +155,7 @@ func TestQuarantineThatCannotBeEmptied(t *testing.T) {
 // TestCountKeepsTheClaimOfAProcessThatBegan: a process that begins while another counts has
 // claimed room that is not in the count.
 func TestCountKeepsTheClaimOfAProcessThatBegan(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj))
+	o, inj := injected(t)
 	counter := open(t, o)
 	putChain(t, counter, prompt(1, testTokens))
 	var late *Store
@@ -191,8 +190,7 @@ func TestCountKeepsTheClaimOfAClockThatDiffers(t *testing.T) {
 
 // TestTemporaryFileThatStaysCounts: an upload fails, and so does removing its file.
 func TestTemporaryFileThatStaysCounts(t *testing.T) {
-	page := physicalPage(t)
-	s, o, inj := openInjected(t, func(o *Options) { o.Local.BudgetBytes = 40 * page })
+	s, o, inj := openInjected(t, withPages(t, 40))
 	temp := regexp.MustCompile(`-\d+\.tmp$`)
 	for seed := range 4 {
 		inj.Reset()
@@ -301,8 +299,7 @@ func TestUnlinkThatHangsCounts(t *testing.T) {
 // TestRemovalWhileACountBegins: a fingerprint's pages and directories go just before a count
 // reads the names of directories. The count has never seen those pages.
 func TestRemovalWhileACountBegins(t *testing.T) {
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), func(o *Options) { o.Fingerprint = testFingerprint(9) })
+	o, inj := injected(t, func(o *Options) { o.Fingerprint = testFingerprint(9) })
 	unwanted := open(t, o)
 	putChain(t, unwanted, prompt(1, 3*testTokens+1))
 	require.NoError(t, unwanted.Close())

@@ -123,8 +123,7 @@ func TestShareThatWasUnmounted(t *testing.T) {
 // safe. Room is claimed in the new directory before any write to it.
 func TestRootReplacedByAnother(t *testing.T) {
 	var log strings.Builder
-	inj := vfs.Inject(quickFS)
-	o := testOptions(t, withFS(inj), func(o *Options) {
+	o, inj := injected(t, func(o *Options) {
 		o.Local.BudgetBytes = 100 * physicalPage(t)
 		o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	})
@@ -158,8 +157,7 @@ func TestRoomIsClaimedInTheRootThatReplacesAnother(t *testing.T) {
 	}
 	for _, name := range []string{tier.Local, tier.Remote} {
 		t.Run(name, func(t *testing.T) {
-			inj := vfs.Inject(quickFS)
-			o := testOptions(t, withFS(inj), withRemote(t))
+			o, inj := injected(t, withRemote(t))
 			other := o
 			other.Local.Root += ".other"
 			other.Remote.Root += ".other"

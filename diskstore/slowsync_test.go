@@ -94,8 +94,7 @@ func TestASyncThatHangsStallsNothingElse(t *testing.T) {
 // chain and the third not written yet. The chain's third page waits until the other one is
 // there, and replaces it.
 func TestPutWaitsForRoomThatIsBeingWritten(t *testing.T) {
-	page := physicalPage(t)
-	s, _, inj := openInjected(t, func(o *Options) { o.Local.BudgetBytes = 3 * page })
+	s, _, inj := openInjected(t, withPages(t, 3))
 	pages := chainOf(t, s, prompt(1, 3*testTokens))
 	for _, p := range pages[:2] {
 		require.NoError(t, s.Put(ctx, p))
@@ -245,8 +244,7 @@ func TestPutsGoOnWhileTheShareIsListed(t *testing.T) {
 	page := physicalPage(t)
 	for name, budget := range map[string]int64{"room below": 0, "no room below": below * page} {
 		t.Run(name, func(t *testing.T) {
-			inj := vfs.Inject(quickFS)
-			o := testOptions(t, withFS(inj), withRemote(t), func(o *Options) {
+			o, inj := injected(t, withRemote(t), func(o *Options) {
 				o.Local.BudgetBytes, o.Remote.BudgetBytes = here*page, budget
 			})
 			s := open(t, o)
