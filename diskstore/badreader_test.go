@@ -359,8 +359,7 @@ func TestDropQuarantinedFreesRoom(t *testing.T) {
 	_, err := roots.Check(ctx, inspect.CheckOptions{Repair: true})
 	require.NoError(t, err)
 	all := func(pagefile.Key) bool { return true }
-	_, err = r.GC(ctx, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }}) // as kvtier rm does first
-	require.NoError(t, err)
+	gcWith(t, r, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }}) // as kvtier rm does first
 	before := readLedgerFile(t, o).Bytes
 	drops, err := r.DropQuarantined(ctx, all, false)
 	require.NoError(t, err)

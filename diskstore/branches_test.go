@@ -160,8 +160,7 @@ func TestRemovedPagesLeaveNoBranches(t *testing.T) {
 			require.NoError(t, s.disk.Touch(ctx, s.pages.Page(p.Key()), past))
 		}
 	}
-	report, err := openRoot(t, o).GC(ctx, GCOptions{OlderThan: 24 * time.Hour})
-	require.NoError(t, err)
+	report := gcWith(t, openRoot(t, o), GCOptions{OlderThan: 24 * time.Hour})
 	require.Equal(t, old, report.Local.Pages)
 	require.Len(t, branchesOf(t, s, s.disk), pages-old)
 }

@@ -349,8 +349,7 @@ func TestToolsOfLossyPages(t *testing.T) {
 	}
 	require.EqualValues(t, 1, hits[cold])
 	require.Zero(t, hits[o.Fingerprint])
-	_, err = root.GC(ctx, GCOptions{Fingerprints: func(use FingerprintUsage) bool { return use.Fingerprint == cold }})
-	require.NoError(t, err)
+	gcWith(t, root, GCOptions{Fingerprints: func(use FingerprintUsage) bool { return use.Fingerprint == cold }})
 	require.NoError(t, root.Close())
 	require.Empty(t, mixed(s, tokens))
 	grave, ok := s.Gone(ctx, pages[0].Key())

@@ -390,10 +390,7 @@ func TestDemotionSurvivesAnErrorAtEveryRemoteOperation(t *testing.T) {
 			}
 		}
 		require.Zero(t, s.Stats().Damaged)
-		for _, path := range filesIn(t, o.Remote.Root, dir.PageExt) {
-			_, err := verifyFile(ctx, vfs.OS, path)
-			require.NoError(t, err)
-		}
+		requireWhole(t, filesIn(t, o.Remote.Root, dir.PageExt)...)
 	}
 }
 

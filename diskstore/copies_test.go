@@ -170,8 +170,7 @@ func TestAKnownCopyThatIsGoneIsWrittenAgain(t *testing.T) {
 	require.NoError(t, m.Put(ctx, p))
 	require.NoError(t, os.Remove(m.below(p)))
 	require.Zero(t, m.down(p))
-	_, err := verifyFile(ctx, vfs.OS, m.below(p))
-	require.NoError(t, err)
+	requireWhole(t, m.below(p))
 
 	// Damage that left the file's time alone is found by the next read, and remembered.
 	info := mustStat(t, m.guard, m.pages.Page(p.Key()))
@@ -182,8 +181,7 @@ func TestAKnownCopyThatIsGoneIsWrittenAgain(t *testing.T) {
 	require.NoError(t, m.Flush(ctx))
 	require.NoError(t, m.Put(ctx, p))
 	m.down(p)
-	_, err = verifyFile(ctx, vfs.OS, m.below(p))
-	require.NoError(t, err)
+	requireWhole(t, m.below(p))
 }
 
 // badSectors fails reads of pages below a root past their headers.

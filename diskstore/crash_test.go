@@ -14,7 +14,6 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
-	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 // crashRootEnv makes the test binary the process that is killed.
@@ -76,10 +75,7 @@ func TestSIGKILL(t *testing.T) {
 				require.LessOrEqual(t, occupied(t, dir), recorded(t, dir), tier)
 			}
 		}
-		for _, path := range filesIn(t, root, dir.PageExt) {
-			_, err := verifyFile(ctx, vfs.OS, path)
-			require.NoError(t, err)
-		}
+		requireWhole(t, filesIn(t, root, dir.PageExt)...)
 		// Every page reported durable is in one tier, unless it was evicted. The youngest page
 		// is never evicted.
 		if last != "" {

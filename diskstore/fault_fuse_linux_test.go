@@ -116,10 +116,7 @@ func (m *mountedRemote) works(repair func()) {
 	idle(m.guard)
 	m.patience(time.Minute)
 	m.guard.Breaker.Success()
-	for _, path := range filesIn(t, filepath.Join(m.behind, storetest.VersionDir, m.opt.Fingerprint.String()), dir.PageExt) {
-		_, err := verifyFile(ctx, vfs.OS, path)
-		require.NoError(t, err, "a page is whole or absent")
-	}
+	requireWhole(t, filesIn(t, filepath.Join(m.behind, storetest.VersionDir, m.opt.Fingerprint.String()), dir.PageExt)...)
 }
 
 // TestMountFailsMidRead reads pages while the mount below the remote tier fails.

@@ -71,8 +71,7 @@ func TestHitsAreKept(t *testing.T) {
 
 	// A model whose pages are removed has no hits left.
 	root := openRoot(t, o)
-	_, err := root.GC(ctx, GCOptions{Fingerprints: func(u FingerprintUsage) bool { return u.Fingerprint == o.Fingerprint }})
-	require.NoError(t, err)
+	gcWith(t, root, GCOptions{Fingerprints: func(u FingerprintUsage) bool { return u.Fingerprint == o.Fingerprint }})
 	require.NoError(t, root.Close())
 	l := readLedgerFile(t, o)
 	require.Len(t, l.Hits, 1)

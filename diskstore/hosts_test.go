@@ -172,8 +172,7 @@ func TestHostThatIsAheadDeletesNothingYoung(t *testing.T) {
 	root, err := OpenRoot(ctx, RootOptions{Local: o.Local, Remote: o.Remote, FS: sh.From("ahead")})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, root.Close()) }()
-	report, err := root.GC(ctx, GCOptions{OlderThan: 24 * time.Hour})
-	require.NoError(t, err)
+	report := gcWith(t, root, GCOptions{OlderThan: 24 * time.Hour})
 	require.Equal(t, GCReport{}, report)
 
 	newer := o
@@ -199,8 +198,7 @@ func TestHostThatIsAheadDeletesNothingYoung(t *testing.T) {
 			require.NoError(t, touch.Chtimes(path, past, past))
 		}
 	}
-	report, err = root.GC(ctx, GCOptions{OlderThan: 24 * time.Hour})
-	require.NoError(t, err)
+	report = gcWith(t, root, GCOptions{OlderThan: 24 * time.Hour})
 	require.Equal(t, 2, report.Local.Pages)
 	require.Equal(t, 2, report.Remote.Pages)
 }

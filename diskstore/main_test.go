@@ -361,3 +361,12 @@ func verifyFile(ctx context.Context, fsys vfs.FS, path string) (*pagefile.Header
 	defer blob.Close()
 	return pagefile.Stream(ctx, blob, nil)
 }
+
+// requireWhole requires that every byte of some page files is good.
+func requireWhole(t testing.TB, paths ...string) {
+	t.Helper()
+	for _, path := range paths {
+		_, err := verifyFile(ctx, vfs.OS, path)
+		require.NoError(t, err, path)
+	}
+}

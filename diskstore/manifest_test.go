@@ -24,8 +24,7 @@ import (
 // removeAll removes all pages, as kvtier rm does beside a server.
 func removeAll(t *testing.T, o Options) GCReport {
 	t.Helper()
-	r, err := openRoot(t, o).GC(ctx, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }})
-	require.NoError(t, err)
+	r := gcWith(t, openRoot(t, o), GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }})
 	return r
 }
 

@@ -22,6 +22,14 @@ func openRoot(t *testing.T, o Options) *Root {
 	return r
 }
 
+// gcWith runs GC, which ends without an error.
+func gcWith(t *testing.T, r *Root, opt GCOptions) GCReport {
+	t.Helper()
+	report, err := r.GC(ctx, opt)
+	require.NoError(t, err)
+	return report
+}
+
 // someRoot makes two roots in which three fingerprints have a page and a tail each, and the
 // first fingerprint a remote page.
 func someRoot(t *testing.T) Options {
@@ -67,8 +75,7 @@ func TestOpenRootRefusesAndMakesNothing(t *testing.T) {
 	use, err := r.Usage(ctx)
 	require.NoError(t, err)
 	require.Empty(t, use.Local.Fingerprints)
-	report, err := r.GC(ctx, GCOptions{DryRun: true})
-	require.NoError(t, err)
+	report := gcWith(t, r, GCOptions{DryRun: true})
 	require.Equal(t, GCReport{}, report)
 	require.Empty(t, filesIn(t, o.Local.Root, ".json"))
 	require.NoError(t, os.Chmod(o.Local.Root, 0o777))
@@ -125,8 +132,7 @@ func gc(t *testing.T, o Options, opt GCOptions) GCReport {
 			}
 			files[filePath(root, f.Name)] = true
 		}
-		report, err := r.GC(ctx, opt)
-		require.NoError(t, err)
+		report := gcWith(t, r, opt)
 		require.NoError(t, report.RemoteErr)
 		return report, files
 	}
@@ -210,14 +216,12 @@ func TestBudgetsWaitForTheRemoteTier(t *testing.T) {
 	o.Local.BudgetBytes = 1
 	require.NoError(t, os.RemoveAll(o.Remote.Root))
 	for _, dry := range []bool{true, false} {
-		report, err := openRoot(t, o).GC(ctx, GCOptions{DryRun: dry})
-		require.NoError(t, err)
+		report := gcWith(t, openRoot(t, o), GCOptions{DryRun: dry})
 		require.ErrorIs(t, report.RemoteErr, tier.ErrRootMissing)
 		require.Zero(t, report.Local)
 	}
 	require.Len(t, filesIn(t, o.Local.Root, dir.PageExt), 6)
-	report, err := openRoot(t, o).GC(ctx, GCOptions{OlderThan: time.Nanosecond})
-	require.NoError(t, err)
+	report := gcWith(t, openRoot(t, o), GCOptions{OlderThan: time.Nanosecond})
 	require.ErrorIs(t, report.RemoteErr, tier.ErrRootMissing)
 	require.Equal(t, 3, report.Local.Pages, "selected pages are deleted nevertheless")
 }

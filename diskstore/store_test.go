@@ -345,10 +345,7 @@ func TestTwoStoresShareARoot(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, stores[0].Stats().Local, stores[1].Stats().Local)
 	require.LessOrEqual(t, use.Local.RootBytes, o.Local.BudgetBytes+6*53_000)
-	for _, path := range filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir), dir.PageExt) {
-		_, err := verifyFile(ctx, vfs.OS, path)
-		require.NoError(t, err)
-	}
+	requireWhole(t, filesIn(t, filepath.Join(o.Local.Root, storetest.VersionDir), dir.PageExt)...)
 }
 
 func TestScanAndReclaim(t *testing.T) {

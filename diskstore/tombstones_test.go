@@ -52,11 +52,9 @@ func TestTombstones(t *testing.T) {
 		}, where: tier.Remote, reason: TombstoneRoom},
 		"command": {remove: func(t *testing.T, o Options, s *Store) {
 			r := openRoot(t, o)
-			_, err := r.GC(ctx, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }, DryRun: true})
-			require.NoError(t, err)
+			gcWith(t, r, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }, DryRun: true})
 			require.Zero(t, r.s.local.tombstones.Fresh())
-			_, err = r.GC(ctx, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }})
-			require.NoError(t, err)
+			gcWith(t, r, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }})
 			require.NoError(t, r.Close())
 		}, where: tier.Local, reason: TombstoneRemoved},
 		"reclaim": {remove: func(t *testing.T, o Options, s *Store) {
