@@ -22,6 +22,14 @@ func waysOf(rows []byte, rowBytes int) []lossy {
 	return append([]lossy{ggmls(Q8_0), ggmls(Q4_0)}, int4Ways(rowBytes/2, q.means(rows, rowBytes/2))...)
 }
 
+// lossyOf encodes rows of a size.
+func lossyOf(t *testing.T, c *Coder, id ID, rows []byte, rowBytes int) []byte {
+	t.Helper()
+	stored, err := c.Lossy(id, rows, Shape{RowBytes: rowBytes})
+	require.NoError(t, err, id)
+	return stored
+}
+
 // halves converts f16 rows.
 func halves(rows []byte) []float64 {
 	x := make([]float64, len(rows)/2)
@@ -82,8 +90,7 @@ func TestEveryWayDecodesAsDocumented(t *testing.T) {
 		for _, way := range waysOf(rows, 2*size[1]) {
 			stored := new(quantizer).encode(rows, way)
 			want := refDecode(t, way.id, stored, len(rows))
-			got, err := decodeGuarded(t, c, way.id, stored, len(rows))
-			require.NoError(t, err, "%v %v %d", size, way.id, way.arrangement)
+			got := decoded(t, c, way.id, stored, len(rows))
 			require.True(t, bytes.Equal(want, got), "%v %v %d", size, way.id, way.arrangement)
 			in := bytes.NewReader(stored)
 			require.NoError(t, Check(way.id, in, int64(len(rows))))
@@ -97,10 +104,8 @@ func TestErrorsAreBounded(t *testing.T) {
 	c := newCoder(t)
 	for _, rows := range [][]byte{keys(256, 128), values(256, 128), gaussian("f16", 100, 128, 3)} {
 		for id, levels := range map[ID]float64{Q8_0: 127, Q4_0: 8} {
-			stored, err := c.Lossy(id, rows, Shape{RowBytes: 256})
-			require.NoError(t, err)
-			got, err := decodeGuarded(t, c, id, stored, len(rows))
-			require.NoError(t, err)
+			stored := lossyOf(t, c, id, rows, 256)
+			got := decoded(t, c, id, stored, len(rows))
 			w, g := halves(rows), halves(got)
 			for at := 0; at < len(w); at += 32 {
 				most := 0.0
@@ -128,21 +133,16 @@ func TestInt4Chooses(t *testing.T) {
 		"K": {keys(256, 256), true}, "V": {values(256, 256), false}, "zero": {make([]byte, 1<<16), false},
 		"K of few rows": {keys(5, 256), false},
 	} {
-		shape := Shape{RowBytes: 512}
-		stored, err := c.Lossy(Int4, tc.rows, shape)
-		require.NoError(t, err, name)
+		stored := lossyOf(t, c, Int4, tc.rows, 512)
 		arrangement := int(stored[0])
 		require.Equal(t, tc.centered, arrangement == alongChannel || arrangement == rotatedCentered, name)
-		got, err := decodeGuarded(t, c, Int4, stored, len(tc.rows))
-		require.NoError(t, err)
+		got := decoded(t, c, Int4, stored, len(tc.rows))
 		if name == "zero" {
 			require.Equal(t, make([]float64, len(tc.rows)/2), halves(got))
 			continue
 		}
-		q4, err := c.Lossy(Q4_0, tc.rows, shape)
-		require.NoError(t, err)
-		other, err := decodeGuarded(t, c, Q4_0, q4, len(tc.rows))
-		require.NoError(t, err)
+		q4 := lossyOf(t, c, Q4_0, tc.rows, 512)
+		other := decoded(t, c, Q4_0, q4, len(tc.rows))
 		if tc.centered {
 			require.Less(t, relativeError(tc.rows, got), relativeError(tc.rows, other)/2, name)
 		}
@@ -155,8 +155,7 @@ func TestRatios(t *testing.T) {
 	c := newCoder(t)
 	for id, least := range map[ID]float64{Q8_0: 1.9, Q4_0: 3.7, Int4: 3.8} {
 		for name, rows := range map[string][]byte{"K": keys(256, 256), "V": values(256, 256)} {
-			stored, err := c.Lossy(id, rows, Shape{RowBytes: 512})
-			require.NoError(t, err)
+			stored := lossyOf(t, c, id, rows, 512)
 			require.Greater(t, float64(len(rows))/float64(len(stored)), least, "%v %s", id, name)
 		}
 	}
@@ -183,10 +182,8 @@ func TestLossyRefuses(t *testing.T) {
 		for i := 0; i < len(rows); i += 2 {
 			binary.LittleEndian.PutUint16(rows[i:], uint16(i%0x400)|uint16(i%3)<<15)
 		}
-		stored, err := c.Lossy(id, rows, Shape{RowBytes: 128})
-		require.NoError(t, err)
-		got, err := decodeGuarded(t, c, id, stored, len(rows))
-		require.NoError(t, err)
+		stored := lossyOf(t, c, id, rows, 128)
+		got := decoded(t, c, id, stored, len(rows))
 		for i, w := range halves(rows) {
 			require.InDelta(t, w, halves(got)[i], 2e-5, id)
 		}
@@ -217,8 +214,7 @@ func TestNothingOverflows(t *testing.T) {
 				if way.id != id {
 					continue
 				}
-				got, err := decodeGuarded(rt, c, id, new(quantizer).encode(rows, way), len(rows))
-				require.NoError(rt, err)
+				got := decoded(rt, c, id, new(quantizer).encode(rows, way), len(rows))
 				for i, x := range halves(got) {
 					require.False(rt, math.IsInf(x, 0) || math.IsNaN(x), "%v %d: number %d", id, way.arrangement, i)
 				}
@@ -331,17 +327,13 @@ func TestLossyIsDeterministic(t *testing.T) {
 	c := newCoder(t)
 	rows := keys(256, 128)
 	for _, id := range lossyIDs {
-		first, err := c.Lossy(id, rows, Shape{RowBytes: 256})
-		require.NoError(t, err)
-		_, err = c.Lossy(id, values(300, 64), Shape{RowBytes: 128})
-		require.NoError(t, err)
-		again, err := c.Lossy(id, rows, Shape{RowBytes: 256})
-		require.NoError(t, err)
+		first := lossyOf(t, c, id, rows, 256)
+		lossyOf(t, c, id, values(300, 64), 128)
+		again := lossyOf(t, c, id, rows, 256)
 		require.Equal(t, first, again, id)
 		undo := plain()
-		again, err = c.Lossy(id, rows, Shape{RowBytes: 256})
+		again = lossyOf(t, c, id, rows, 256)
 		undo()
-		require.NoError(t, err)
 		require.Equal(t, first, again, "%v without the code of the processor", id)
 	}
 }
@@ -351,8 +343,7 @@ func TestLossyMemoryIsBounded(t *testing.T) {
 	c := newCoder(t)
 	rows := values(8192, 256)
 	for _, id := range lossyIDs {
-		stored, err := c.Lossy(id, rows, Shape{RowBytes: 512})
-		require.NoError(t, err)
+		stored := lossyOf(t, c, id, rows, 512)
 		both := func() {
 			require.NoError(t, c.Decode(id, stored, rows))
 			require.NoError(t, Check(id, bytes.NewReader(stored), int64(len(rows))))

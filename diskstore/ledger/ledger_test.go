@@ -14,6 +14,13 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
+func encoded(t *testing.T, l *Ledger) []byte {
+	t.Helper()
+	content, err := l.Encode()
+	require.NoError(t, err)
+	return content
+}
+
 func TestLedgerFile(t *testing.T) {
 	now := time.Date(2026, 3, 1, 23, 59, 0, 0, time.UTC)
 	l := &Ledger{Bytes: 5, Added: 9, Counts: 2, Counted: now, Took: time.Second, Evicted: now}
@@ -24,8 +31,7 @@ func TestLedgerFile(t *testing.T) {
 	require.Len(t, l.Days(), ledgerDays)
 	require.Equal(t, DayWritten{Day: "2026-04-29", Bytes: 60}, l.Days()[ledgerDays-1])
 	require.EqualValues(t, 12, l.Figure())
-	content, err := l.Encode()
-	require.NoError(t, err)
+	content := encoded(t, l)
 	again, err := Decode(content)
 	require.NoError(t, err)
 	require.Equal(t, l, again)
@@ -47,8 +53,7 @@ func TestLedgerFile(t *testing.T) {
 		"day":       {Written: map[string]int64{"yesterday": 1}},
 		"no figure": {Counts: -1},
 	} {
-		content, err := bad.Encode()
-		require.NoError(t, err)
+		content := encoded(t, bad)
 		_, err = Decode(content)
 		require.ErrorIs(t, err, pagefile.ErrDamaged, name)
 	}
@@ -59,8 +64,7 @@ func TestLedgerFile(t *testing.T) {
 func TestForgedHits(t *testing.T) {
 	good := storetest.Fingerprint(7).String()
 	read := func(hits map[string]Hits) *Ledger {
-		content, err := (&Ledger{Bytes: 5, Counts: 1, Hits: hits}).Encode()
-		require.NoError(t, err)
+		content := encoded(t, &Ledger{Bytes: 5, Counts: 1, Hits: hits})
 		l, err := Decode(content)
 		require.NoError(t, err)
 		require.EqualValues(t, 5, l.Bytes)
@@ -90,8 +94,7 @@ func TestForgedHits(t *testing.T) {
 	require.Len(t, l.Hits, maxHits)
 	require.Contains(t, l.Hits, storetest.Fingerprint(1).String())
 	require.NotContains(t, l.Hits, fmt.Sprintf("%064x", 5000-maxHits))
-	content, err := l.Encode()
-	require.NoError(t, err)
+	content := encoded(t, l)
 	require.Less(t, len(content), 64<<10)
 }
 
@@ -142,9 +145,7 @@ func (p *paper) Left() int64 { return p.left }
 // dead process's.
 func TestSleepCountsForOthers(t *testing.T) {
 	b := NewBook(new(paper), 0, 0, time.Now)
-	room, err := b.Reserve(context.Background(), pagefile.PageAlign)
-	require.NoError(t, err)
-	room.Finish(pagefile.PageAlign)
+	addPage(t, b)
 	require.Positive(t, b.freeLocked())
 	b.updated = storetest.Slept(tier.ClaimLife)
 	require.Zero(t, b.freeLocked())
@@ -157,9 +158,7 @@ func TestChangeComputedSeveralTimes(t *testing.T) {
 	b := NewBook(medium, 0, 0, time.Now)
 	for i := range 5 {
 		medium.lost = i
-		room, err := b.Reserve(t.Context(), pagefile.PageAlign)
-		require.NoError(t, err)
-		room.Finish(pagefile.PageAlign)
+		addPage(t, b)
 		medium.lost = i
 		require.NoError(t, b.Record(t.Context()))
 		require.Zero(t, medium.lost)
@@ -284,9 +283,7 @@ func (d *doubtful) Account(ctx context.Context, change func([]byte, string) ([]b
 
 // twoPages is a book with a budget of two pages, after a count that found none.
 func twoPages(t *testing.T) (*doubtful, *Book) {
-	content, err := (&Ledger{Counts: 1}).Encode()
-	require.NoError(t, err)
-	m := &doubtful{paper: paper{content: content}}
+	m := &doubtful{paper: paper{content: encoded(t, &Ledger{Counts: 1})}}
 	b := NewBook(m, 2*pagefile.PageAlign, 0, time.Now)
 	require.NoError(t, b.Refresh(t.Context()))
 	return m, b
@@ -351,9 +348,7 @@ func TestAChangeThatOthersFollowed(t *testing.T) {
 		}
 		l := Read(m.content)
 		l.Added, l.Bytes = l.Added+1, l.Bytes+1
-		var err error
-		m.content, err = l.Encode()
-		require.NoError(t, err)
+		m.content = encoded(t, l)
 		require.NoError(t, b.Record(t.Context()))
 		require.GreaterOrEqual(t, Read(m.content).Figure(), int64(pagefile.PageAlign+1))
 	}
@@ -395,10 +390,7 @@ func TestManyProcessesThatWait(t *testing.T) {
 	const budget, page, processes = 64 << 20, 48 << 10, 200
 	for name, limits := range map[string][2]int64{"budget": {budget, 0}, "day": {0, budget}} {
 		t.Run(name, func(t *testing.T) {
-			m := &paper{}
-			content, err := (&Ledger{Counts: 1}).Encode()
-			require.NoError(t, err)
-			m.content = content
+			m := &paper{content: encoded(t, &Ledger{Counts: 1})}
 			for n := range processes {
 				m.id = fmt.Sprint(n)
 				room, err := NewBook(m, limits[0], limits[1], time.Now).Reserve(t.Context(), page)
