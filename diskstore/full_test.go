@@ -4,7 +4,6 @@ import (
 	"maps"
 	"os"
 	"regexp"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -271,30 +270,4 @@ func TestFewInodes(t *testing.T) {
 	s.opt.FS.(*fewInodes).most = 400
 	require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(pages, testTokens))))
 	require.NoError(t, told.last(), "there are inodes again")
-}
-
-// TestTrouble: every page that should have been stored is told, with its error.
-func TestTrouble(t *testing.T) {
-	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EACCES, syscall.ENAMETOOLONG, syscall.EIO} {
-		t.Run(errno.Error(), func(t *testing.T) {
-			var told troubleLog
-			s, o, inj := openInjected(t, func(o *Options) { o.Trouble = told.note })
-			require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(1, testTokens))))
-			require.NoError(t, told.last())
-			inj.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpCreate}, Path: regexp.MustCompile(`\.tmp$`), Err: errno})
-			require.Error(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(2, testTokens))))
-			require.ErrorIs(t, told.last(), errno)
-			inj.Reset()
-			require.NoError(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(3, testTokens))))
-			require.NoError(t, told.last())
-		})
-	}
-}
-
-// TestTroubleOfASmallBudget names the budget.
-func TestTroubleOfASmallBudget(t *testing.T) {
-	var told troubleLog
-	s, o := openNew(t, func(o *Options) { o.Local.BudgetBytes, o.Trouble = 4096, told.note })
-	require.Error(t, s.Put(ctx, pageOf(t, o.Fingerprint, 0, prompt(1, testTokens))))
-	require.True(t, strings.Contains(told.last().Error(), "budget"), told.last())
 }
