@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/internal/checked"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -323,10 +322,7 @@ func TestDropQuarantined(t *testing.T) {
 	flipAt(t, at(o, pages[0]), 4200)   // ours, by its header
 	flipAt(t, at(o, pages[1]), 60)     // its header is damaged
 	flipAt(t, at(other, theirs), 4200) // the other model's
-	var roots inspect.Roots
-	roots.Local, roots.Remote = r.Dirs()
-	_, err := roots.Check(ctx, inspect.CheckOptions{Repair: true})
-	require.NoError(t, err)
+	require.NoError(t, repair(r))
 	quarantine := filepath.Join(o.Local.Root, storetest.VersionDir, storetest.QuarantineDir)
 	require.Len(t, filesIn(t, quarantine, dir.PageExt), 3)
 	ours := func(fp pagefile.Key) bool { return fp == o.Fingerprint }
@@ -354,10 +350,7 @@ func TestDropQuarantinedFreesRoom(t *testing.T) {
 	require.NoError(t, s.Close())
 	flipAt(t, filePath(o.Local.Root, s.pages.Page(p.Key())), 4200)
 	r := openRoot(t, o)
-	var roots inspect.Roots
-	roots.Local, roots.Remote = r.Dirs()
-	_, err := roots.Check(ctx, inspect.CheckOptions{Repair: true})
-	require.NoError(t, err)
+	require.NoError(t, repair(r))
 	all := func(pagefile.Key) bool { return true }
 	gcWith(t, r, GCOptions{Fingerprints: func(FingerprintUsage) bool { return true }}) // as kvtier rm does first
 	before := readLedgerFile(t, o).Bytes

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/diskstore/encoding"
-	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 )
@@ -217,12 +216,7 @@ func (r *crashRecord) quarantineAndRepair(rng *rand.Rand, tokens []int32) {
 // repair runs the operations of tools on the roots of a server.
 func (r *crashRecord) repair() {
 	for _, tool := range []func(*Root) error{
-		func(root *Root) error {
-			var roots inspect.Roots
-			roots.Local, roots.Remote = root.Dirs()
-			_, err := roots.Check(ctx, inspect.CheckOptions{Repair: true})
-			return err
-		},
+		repair,
 		func(root *Root) error {
 			_, err := root.GC(ctx, GCOptions{})
 			return err

@@ -58,7 +58,7 @@ func TestPutSurvivesAnErrorAtEveryOperation(t *testing.T) {
 						require.Equal(t, len(tokens), n)
 					}
 					readChain(t, s, tokens, n)
-					require.Empty(t, filesLeft(t, o), "no temporary file stays behind")
+					require.Empty(t, filesIn(t, o.Local.Root, dir.TmpExt), "no temporary file stays behind")
 					requireExact(t, s)
 					require.NoError(t, s.Put(ctx, p), "the next Put works")
 					readChain(t, s, tokens, len(tokens))
@@ -72,9 +72,6 @@ func TestPutSurvivesAnErrorAtEveryOperation(t *testing.T) {
 		}
 	}
 }
-
-// filesLeft lists temporary files, except one whose removal was made to fail.
-func filesLeft(t *testing.T, o Options) []string { return filesIn(t, o.Local.Root, dir.TmpExt) }
 
 func TestReadSurvivesAnErrorAtEveryOperation(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EIO, syscall.ESTALE, syscall.EMFILE} {
@@ -107,7 +104,7 @@ func TestFailedSyncIsNeverRetried(t *testing.T) {
 	require.ErrorIs(t, s.Put(ctx, p), syscall.EIO)
 	require.Equal(t, 1, inj.Count(vfs.OpSync))
 	require.Zero(t, inj.Count(vfs.OpRename))
-	require.Empty(t, filesLeft(t, o))
+	require.Empty(t, filesIn(t, o.Local.Root, dir.TmpExt))
 	require.True(t, s.Stats().Local.Down)
 	inj.Reset()
 	require.NoError(t, s.Put(ctx, p))

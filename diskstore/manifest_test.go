@@ -28,10 +28,6 @@ func removeAll(t *testing.T, o Options) GCReport {
 	return r
 }
 
-func manifestPath(root string, fingerprint pagefile.Key) string {
-	return filePath(root, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
-}
-
 // TestPagesAfterARemovalHaveAManifest: pages of a model that is loaded are removed, and the model
 // stores pages again. Without a manifest nobody could tell which model these pages are of, and
 // the next kvtier rm of the model would find nothing.
@@ -52,7 +48,7 @@ func TestPagesAfterARemovalHaveAManifest(t *testing.T) {
 			removeAll(t, Options{Local: o.Local})
 			again(t, s, p)
 			require.Len(t, filesIn(t, o.Local.Root, dir.PageExt), 1)
-			require.FileExists(t, manifestPath(o.Local.Root, o.Fingerprint))
+			require.FileExists(t, filePath(o.Local.Root, pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassManifest}))
 		})
 	}
 }

@@ -108,15 +108,12 @@ func TestOutageOfTheRemoteListsTheLocalTierSeldom(t *testing.T) {
 	statesOneByOne(t)
 	const pages, puts = 640, 30
 	page := physicalPage(t)
-	for name, begin := range map[string]func(s *Store, inj *vfs.Injector, remote *regexp.Regexp){
-		"its breaker is open": func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) {
-			outages["its breaker is open"](s, inj, remote)
-		},
-		"it cannot be written": func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) {
-			outages["it cannot be written"](s, inj, remote)
-		},
-		"another machine writes to it": func(s *Store, _ *vfs.Injector, _ *regexp.Regexp) {
+	for name, begin := range map[string]func(s *Store, inj *vfs.Injector, remote *regexp.Regexp) (end func()){
+		"its breaker is open":  outages["its breaker is open"],
+		"it cannot be written": outages["it cannot be written"],
+		"another machine writes to it": func(s *Store, _ *vfs.Injector, _ *regexp.Regexp) func() {
 			s.guard.Inner = notSharedTier{tier.OnDisk(s.guard.Inner)}
+			return nil
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

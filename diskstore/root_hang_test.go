@@ -42,36 +42,30 @@ func (h *hangingRoots) hang(root string, ops ...vfs.Op) {
 	storetest.Hang(h.t, h.inj, root, ops...)
 }
 
-// silent requires the error of a root that does not answer, with the root's name.
-func (h *hangingRoots) silent(err error, root string) {
-	h.t.Helper()
-	storetest.RequireSilent(h.t, err, root)
-}
-
 // TestToolsGoOnWithoutARemoteThatHangs runs every operation of a tool.
 func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
 	for name, use := range map[string]func(h *hangingRoots, remote string){
 		"usage": func(h *hangingRoots, remote string) {
 			u, err := h.Usage(ctx)
 			require.NoError(h.t, err)
-			h.silent(u.RemoteErr, remote)
+			storetest.RequireSilent(h.t, u.RemoteErr, remote)
 			require.Equal(h.t, 3, u.Local.Pages)
 		},
 		"remove a model": func(h *hangingRoots, remote string) {
 			all := func(FingerprintUsage) bool { return true }
 			report, err := h.GC(ctx, GCOptions{Fingerprints: all})
 			require.NoError(h.t, err)
-			h.silent(report.RemoteErr, remote)
+			storetest.RequireSilent(h.t, report.RemoteErr, remote)
 			require.Equal(h.t, 3, report.Local.Pages)
 			drops, err := h.DropQuarantined(ctx, func(pagefile.Key) bool { return true }, false)
-			h.silent(err, remote)
+			storetest.RequireSilent(h.t, err, remote)
 			require.Len(h.t, drops, 2)
 		},
 		"keep to the budget": func(h *hangingRoots, remote string) {
 			h.s.local.book.Budget = 1
 			report, err := h.GC(ctx, GCOptions{})
 			require.NoError(h.t, err)
-			h.silent(report.RemoteErr, remote)
+			storetest.RequireSilent(h.t, report.RemoteErr, remote)
 			require.Zero(h.t, report.Local, "pages that should move down are not deleted")
 			require.Len(h.t, filesIn(h.t, h.o.Local.Root, dir.PageExt), 6)
 		},
@@ -114,10 +108,10 @@ func TestToolsOfALocalRootThatHangs(t *testing.T) {
 	h := openHanging(t)
 	h.hang(h.o.Local.Root)
 	_, err := h.Usage(ctx)
-	h.silent(err, h.o.Local.Root)
+	storetest.RequireSilent(t, err, h.o.Local.Root)
 
 	_, err = OpenRoot(ctx, RootOptions{Local: h.o.Local, Remote: h.o.Remote, FS: h.inj, Timeout: time.Millisecond})
-	h.silent(err, h.o.Local.Root)
+	storetest.RequireSilent(t, err, h.o.Local.Root)
 }
 
 // TestTimeoutOfARemoteRoot: the limit on one operation ends first, so the error names the

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/inspect"
 	"github.com/kvtier/kvtier/diskstore/internal/storetest"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
@@ -20,6 +21,14 @@ func openRoot(t *testing.T, o Options) *Root {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	return r
+}
+
+// repair checks all pages of the roots, and removes what it finds.
+func repair(r *Root) (err error) {
+	var roots inspect.Roots
+	roots.Local, roots.Remote = r.Dirs()
+	_, err = roots.Check(ctx, inspect.CheckOptions{Repair: true})
+	return err
 }
 
 // gcWith runs GC, which ends without an error.

@@ -75,12 +75,6 @@ func (h *hangingRoots) hang(root string, ops ...vfs.Op) {
 	storetest.Hang(h.t, h.inj, root, ops...)
 }
 
-// silent requires the error of a root that does not answer, with the root's name.
-func (h *hangingRoots) silent(err error, root string) {
-	h.t.Helper()
-	storetest.RequireSilent(h.t, err, root)
-}
-
 // TestToolsGoOnWithoutARemoteThatHangs runs every operation of a tool.
 func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
 	for name, use := range map[string]func(h *hangingRoots, remote string){
@@ -89,13 +83,13 @@ func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
 			require.NoError(h.t, err)
 			require.NoError(h.t, checks[0].Err)
 			require.Equal(h.t, 6, checks[0].Read)
-			h.silent(checks[1].Err, remote)
+			storetest.RequireSilent(h.t, checks[1].Err, remote)
 		},
 		"repair": func(h *hangingRoots, remote string) {
 			found := 0
 			checks, err := h.Check(ctx, CheckOptions{Repair: true, Found: func(Finding) { found++ }, Progress: func(string, int64, int64) {}})
 			require.NoError(h.t, err)
-			h.silent(checks[1].Err, remote)
+			storetest.RequireSilent(h.t, checks[1].Err, remote)
 			require.Zero(h.t, found)
 		},
 		"find a local page": func(h *hangingRoots, remote string) {
@@ -105,7 +99,7 @@ func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
 		},
 		"find a remote page": func(h *hangingRoots, remote string) {
 			_, err := h.Find(ctx, h.remote.Key.String()[:8])
-			h.silent(err, remote)
+			storetest.RequireSilent(h.t, err, remote)
 		},
 		"the last conversation": func(h *hangingRoots, remote string) {
 			page, err := h.Recent(ctx, nil)
@@ -114,13 +108,13 @@ func TestToolsGoOnWithoutARemoteThatHangs(t *testing.T) {
 		},
 		"the last conversation of none": func(h *hangingRoots, remote string) {
 			_, err := h.Recent(ctx, func(pagefile.Key) bool { return false })
-			h.silent(err, remote)
+			storetest.RequireSilent(h.t, err, remote)
 		},
 		"export": func(h *hangingRoots, remote string) {
 			_, err := h.Export(ctx, h.local, io.Discard, noProgress)
 			require.NoError(h.t, err)
 			_, err = h.Export(ctx, h.remote, io.Discard, noProgress)
-			h.silent(err, remote)
+			storetest.RequireSilent(h.t, err, remote)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -167,7 +161,7 @@ func TestToolsOfALocalRootThatHangs(t *testing.T) {
 	h.hang(h.o.Local.Root)
 	checks, err := h.Check(ctx, CheckOptions{})
 	require.NoError(t, err)
-	h.silent(checks[0].Err, h.o.Local.Root)
+	storetest.RequireSilent(t, checks[0].Err, h.o.Local.Root)
 	require.NoError(t, checks[1].Err)
 	require.Equal(t, 1, checks[1].Read)
 	found, err := h.Find(ctx, h.remote.Key.String()[:8])
