@@ -69,8 +69,6 @@ func TestGolden(t *testing.T) {
 	require.Equal(t, string(want), got)
 }
 
-func TestEveryLineIsWellFormed(t *testing.T) { requireWellFormed(t, text(t, sample(), Options{})) }
-
 var line = regexp.MustCompile(`^([a-z_:]+)(\{[a-z_]+="(?:[^"\\\n]|\\[\\"n])*"(?:,[a-z_]+="(?:[^"\\\n]|\\[\\"n])*")*\})? (\S+)$`)
 
 // requireWellFormed checks lines, families that stand together, and series that are there once.
