@@ -2,16 +2,17 @@ package vfs
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 )
 
 // TestConformance runs one suite over every FS: the filesystem in memory, on which the store
@@ -286,29 +287,25 @@ func conformSpace(t *testing.T, fsys FS, path func(...string) string) {
 
 // conformConcurrency tests concurrent use for the race detector, with names that come and go.
 func conformConcurrency(t *testing.T, fsys FS, path func(...string) string) {
-	var wg sync.WaitGroup
+	var all errgroup.Group
 	for _, mine := range []string{"a", "b", "c", "d"} {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
+		all.Go(func() error {
 			for range 20 {
 				f, err := fsys.Create(path(mine))
 				if err != nil {
-					t.Error(err)
-					return
+					return err
 				}
 				_, werr := f.Write(bytes.Repeat([]byte(mine), 5000))
 				serr := f.Sync()
 				cerr := f.Close()
 				rerr := fsys.Remove(path(mine))
 				_, lerr := fsys.ReadDir(path())
-				for _, err := range []error{werr, serr, cerr, rerr, lerr, fsys.SyncDir(path())} {
-					if err != nil {
-						t.Error(err)
-					}
+				if err := errors.Join(werr, serr, cerr, rerr, lerr, fsys.SyncDir(path())); err != nil {
+					return err
 				}
 			}
-		}()
+			return nil
+		})
 	}
-	wg.Wait()
+	require.NoError(t, all.Wait())
 }

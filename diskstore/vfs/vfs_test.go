@@ -7,12 +7,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -79,9 +79,7 @@ func TestInjectorRules(t *testing.T) {
 	require.ErrorIs(t, err, boom)
 	require.Equal(t, 2, n)
 	require.NoError(t, f.Close())
-	content, err := os.ReadFile(path("c"))
-	require.NoError(t, err)
-	require.Equal(t, "abcde", string(content))
+	require.Equal(t, "abcde", content(t, OS, path("c")))
 
 	// A short read fills in the bytes that it read.
 	inj.Reset()
@@ -150,9 +148,7 @@ func TestInjectorSeesEveryOperation(t *testing.T) {
 	require.ErrorIs(t, f.Close(), boom)
 	inj.Reset()
 	require.ErrorIs(t, f.Close(), fs.ErrClosed, "a failed close has closed")
-	content, err := os.ReadFile(name)
-	require.NoError(t, err)
-	require.Equal(t, "x", string(content))
+	require.Equal(t, "x", content(t, OS, name))
 }
 
 func TestGateHoldsOperationsBack(t *testing.T) {
@@ -160,15 +156,9 @@ func TestGateHoldsOperationsBack(t *testing.T) {
 	inj := Inject(OS)
 	gate := NewGate()
 	inj.Add(Rule{Ops: []Op{OpMkdir}, Gate: gate})
-	var wg sync.WaitGroup
+	var made errgroup.Group
 	for _, name := range []string{"a", "b"} {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			if err := inj.Mkdir(filepath.Join(dir, name)); err != nil {
-				t.Error(err)
-			}
-		}()
+		made.Go(func() error { return inj.Mkdir(filepath.Join(dir, name)) })
 	}
 	<-gate.Entered()
 	<-gate.Entered()
@@ -176,7 +166,7 @@ func TestGateHoldsOperationsBack(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, entries)
 	gate.Open()
-	wg.Wait()
+	require.NoError(t, made.Wait())
 	entries, err = os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Len(t, entries, 2)
