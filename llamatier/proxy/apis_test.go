@@ -54,6 +54,8 @@ func TestOtherAPIsAreChats(t *testing.T) {
 			"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}},{"id":"2","type":"function","function":{"name":"g","arguments":"{}"}}]},
 			{"role":"tool","tool_call_id":"1","content":"o"},{"role":"tool","tool_call_id":"2","content":[{"type":"text","text":"p"}]}],
 			"tools":[{"type":"function","function":{"name":"f","parameters":{}}}]}`},
+		{fromResponses, `{"input":[{"type":"reasoning","summary":[],"content":[{"text":"think"}]},{"type":"message","role":"user","content":"u"}]}`,
+			`{"messages":[{"role":"assistant","content":[],"reasoning_content":"think"},{"role":"user","content":[{"type":"text","text":"u"}]}]}`},
 	} {
 		in := object(json.RawMessage(c.in))
 		out, err := c.convert(in)
@@ -63,7 +65,8 @@ func TestOtherAPIsAreChats(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		``: `{}`, `null`: `{}`, ` {"a" : [1, 2.50,{}] , "b":null} `: `{"a":[1,2.5,{}],"b":null}`,
-		`"\u003ca\u00e9\/\u0001"`: `"<aé/\u0001"`, `[1e5,1.0,1e20,1e-5,0.0001,-0.0,18446744073709551615,1e15,123456.789]`: `[100000.0,1.0,1e+20,1e-05,0.0001,-0.0,18446744073709551615,1e+15,123456.789]`,
+		`"\u003ca\u00e9\/\u0001"`: `"<aé/\u0001"`, `{"a\"1.50":"x\\","b":["say \"2.50\" \\\" 3.0",1.50]}`: `{"a\"1.50":"x\\","b":["say \"2.50\" \\\" 3.0",1.5]}`,
+		`[1e5,1.0,1e20,1e-5,0.0001,-0.0,18446744073709551615,1e15,123456.789]`: `[100000.0,1.0,1e+20,1e-05,0.0001,-0.0,18446744073709551615,1e+15,123456.789]`,
 	} {
 		require.Equal(t, want, dump(json.RawMessage(text)))
 	}
@@ -231,5 +234,7 @@ func TestPromptsReadInAnotherWay(t *testing.T) {
 	}
 	require.Equal(t, 0, templates(one, "/v1/messages"))
 	require.Equal(t, 1, templates(one, "/v1/responses"), "it is another path")
+	h.texts.mu.Lock()
+	defer h.texts.mu.Unlock()
 	require.Zero(t, h.texts.mistakes, "the chat was another one, and its text rightly known")
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"maps"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -354,35 +353,70 @@ func fromParts(content []byte, kinds ...string) ([]members, error) {
 	return out, nil
 }
 
-// literal matches a text or a number in JSON.
-var literal = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*`)
-
 // dump writes what a model has given to a tool as llama-server does, whatever spelling a client has sent:
 // without spaces and needless escapes, and with the shortest numbers. No value, or null, is an empty object.
 func dump(value json.RawMessage) string {
-	var out bytes.Buffer
-	if !set(value, "") || json.Compact(&out, value) != nil {
+	if !set(value, "") {
 		return "{}"
 	}
-	return string(literal.ReplaceAllFunc(out.Bytes(), func(text []byte) []byte {
-		if text[0] == '"' {
-			return encode(stringOf(text))
-		}
-		return []byte(shortest(string(text)))
-	}))
+	in := json.NewDecoder(bytes.NewReader(value))
+	in.UseNumber()
+	var out strings.Builder
+	if dumpNext(&out, in) != nil {
+		return "{}"
+	}
+	return out.String()
 }
 
-// shortest is a number as llama-server writes it.
-func shortest(n string) string {
-	if _, err := strconv.ParseInt(n, 10, 64); err == nil {
-		return n
-	}
-	if _, err := strconv.ParseUint(n, 10, 64); err == nil {
-		return n
-	}
-	v, err := strconv.ParseFloat(n, 64)
+// dumpNext writes the next value of a decoder.
+func dumpNext(out *strings.Builder, in *json.Decoder) error {
+	token, err := in.Token()
 	if err != nil {
-		return n
+		return err
+	}
+	begin, nested := token.(json.Delim)
+	if !nested {
+		out.WriteString(dumpSingle(token))
+		return nil
+	}
+	out.WriteString(begin.String())
+	for first := true; in.More(); first = false {
+		if !first {
+			out.WriteByte(',')
+		}
+		if begin == '{' {
+			name, err := in.Token()
+			if err != nil {
+				return err
+			}
+			out.WriteString(dumpSingle(name) + ":")
+		}
+		if err := dumpNext(out, in); err != nil {
+			return err
+		}
+	}
+	end, err := in.Token()
+	if err == nil {
+		out.WriteString(end.(json.Delim).String())
+	}
+	return err
+}
+
+// dumpSingle is a value that is no list or object.
+func dumpSingle(token json.Token) string {
+	n, ok := token.(json.Number)
+	if !ok {
+		return string(encode(token))
+	}
+	if _, err := strconv.ParseInt(string(n), 10, 64); err == nil {
+		return string(n)
+	}
+	if _, err := strconv.ParseUint(string(n), 10, 64); err == nil {
+		return string(n)
+	}
+	v, err := n.Float64()
+	if err != nil {
+		return string(n)
 	}
 	if size := math.Abs(v); size != 0 && (size < 1e-4 || size >= 1e15) {
 		return strconv.FormatFloat(v, 'e', -1, 64)
