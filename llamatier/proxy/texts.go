@@ -204,9 +204,9 @@ func (x *texts) longest(text string) (bytes int, tokens []int32, drops int) {
 	return bytes, slices.Clone(tokens), x.drops
 }
 
-// forget forgets all beginnings: llama-server has made another number of tokens of a prompt. After some mistakes
-// nothing is known any more. A client that went away, or a chat that we make otherwise than llama-server, may
-// be the reason: that is none.
+// forget forgets all texts, because tokens were not llama-server's. mistakes is 1 if only we can be the reason, and
+// 0 if a client that went away may be, or a chat that we make otherwise than llama-server. After mistakesMax
+// nothing is known any more.
 func (x *texts) forget(mistakes int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
