@@ -127,6 +127,6 @@ func TestDoctorIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out bytes.Buffer
-	require.Equal(t, cli.Interrupted, runIn(ctx, host{stdout: &out, stderr: &out, machine: m}, []string{"doctor", "--timeout", "1h"}))
+	require.Equal(t, cli.Interrupted, runIn(ctx, host{stdout: &out, stderr: &out, machine: m, served: nowhere}, []string{"doctor", "--timeout", "1h"}))
 	require.Equal(t, "interrupted\n", out.String())
 }

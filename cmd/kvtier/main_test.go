@@ -28,6 +28,7 @@ import (
 	"github.com/kvtier/kvtier/internal/cli/clitest"
 	"github.com/kvtier/kvtier/internal/testmodel"
 	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/listen"
 )
@@ -184,9 +185,15 @@ func kvtierOn(t *testing.T, h host, args ...string) (status int, stdout, stderr 
 	t.Helper()
 	var out, errs bytes.Buffer
 	h.stdout, h.stderr = &out, &errs
+	if h.machine != nil && h.served == nil {
+		h.served = nowhere
+	}
 	status = runIn(t.Context(), h, args)
 	return status, out.String(), errs.String()
 }
+
+// nowhere finds no service that kvtier is installed for.
+func nowhere(context.Context) (install.Served, bool) { return install.Served{}, false }
 
 // noVariables unsets the variables of a server, some of which the command sets.
 func noVariables(t *testing.T) {
