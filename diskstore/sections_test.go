@@ -176,6 +176,9 @@ func TestReadSections(t *testing.T) {
 				got, err := readSections(s, ref, tokens, page.Layout, gently)
 				require.NoError(t, err)
 				require.Equal(t, page.Payload, got)
+				rows := make([]byte, len(got))
+				require.NoError(t, s.Read(ctx, ref, tokens, page.Layout, Into{Rows: rows, Gently: gently}))
+				require.Equal(t, got, rows)
 			}
 			_, err := readSections(s, ref, tokens[1:], page.Layout, false)
 			require.ErrorIs(t, err, pagefile.ErrInvalidPage)

@@ -137,6 +137,7 @@ func TestObstaclesOfAStore(t *testing.T) {
 			}
 			require.Equal(t, 1, strings.Count(lines.String(), "\n"), lines.String())
 			require.Contains(t, lines.String(), "cause="+string(cause)+" ")
+			require.Regexp(t, `reason="[^"]*(in a budget of 4096, raise it|on a day of at most 1)`, lines.String())
 		})
 	}
 }

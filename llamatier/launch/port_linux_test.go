@@ -26,7 +26,7 @@ func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
 // TestTheDefaultPort is what the help of the real llama-server says.
 func TestTheDefaultPort(t *testing.T) {
-	const help = "--host HOST   ip address (default: 127.0.0.1)\n--port PORT   port to listen %s\n              (env: LLAMA_ARG_PORT)\n--threads-http N   (default: 7)\n"
+	const help = "--host HOST   ip address (default: 127.0.0.1)\n--port PORT   port to listen %s\n              (env: LLAMA_ARG_PORT)\n\n--threads-http N   (default: 7)\n"
 	for text, want := range map[string]int{"(default: 9931)": 9931, "(default:\n              8081)": 8081, "": 8080, "(default: none)": 8080} {
 		real := fakeServer(t, "[ \"$*\" = --help ] && cat <<'END'\n"+fmt.Sprintf(help, text)+"END\n")
 		name, number, err := command("-m x").Address(real)
