@@ -10,7 +10,7 @@ import (
 
 /*
 docs/page-format.md has the format of a Q8_0, Q4_0 or Int4 section, and the steps in which a number
-is computed, in f32. So few symbols make a plane of codes in Huffman codes, and bits that look random
+is computed, in f32. Planes have codes of 4 bits, also in Q8_0: so few symbols are one stream of Huffman codes, and bits that look random
 stay raw. A scale and 32 q are a block_q8_0 or block_q4_0 of ggml.
 */
 const (

@@ -20,9 +20,9 @@
 //
 // # Architectures
 //
-// There is at least one for each kind of cache in Ollama's engine; [Architectures] lists them. The comment of
-// each one's function says which of the tokens before its layers need, and what is special about it. Later
-// releases alone have some, see [Since]; these follow the source of v0.24.0.
+// There is at least one for each kind of cache in Ollama's engine; [Architectures] lists them. Layers need all
+// tokens before, unless the comment of the architecture's function says otherwise. Later releases alone have
+// some, see [Since]; these follow the source of v0.24.0, and phi3 that of llama.cpp.
 //
 // Windows and chunks have [Shape]'s Window tokens, 64 if it does not say. llama and qwen2 run on Ollama's
 // engine with OLLAMA_NEW_ENGINE=1 only, the others always; mllama, and models with a recurrent state or a
