@@ -69,9 +69,10 @@ type pusher struct {
 	lock    *held
 	prompts prompts
 
-	failures int       // of the latest attempts
-	content  []byte    // of the last report that was written, without its time; nil before the first
-	written  time.Time // when it was
+	runs     steady.Guard // hangs while a run does that nobody waits for
+	failures int          // of the latest attempts
+	content  []byte       // of the last report that was written, without its time; nil before the first
+	written  time.Time    // when it was
 
 	totals   map[string]float64 // of the latest report
 	lastUsed time.Time          // when they grew
@@ -88,7 +89,7 @@ func (p *pusher) push(ctx context.Context) {
 	if p.opt.Names != nil {
 		go p.names.Refresh(ctx, p.opt.Names)
 	}
-	_ = until(ctx, new(steady.Guard), p.every.last+p.patience, func() error { return p.run(ctx) }) // a disk that takes no report has been logged
+	_ = until(ctx, &p.runs, p.every.last+p.patience, func() error { return p.run(ctx) }) // a disk that takes no report has been logged
 }
 
 // newName names the files of one process. No other process ever has the same.

@@ -238,7 +238,9 @@ func TestHangingAtTheEnd(t *testing.T) {
 	stop := p.push()
 	<-asked
 	stop()
+	require.True(t, p.runs.Hangs())
 	close(release)
+	await(t, "the end of the run", func() bool { return !p.runs.Hangs() })
 }
 
 // TestAReaderWhoseDiskHangs in a write gets the state, and adds nothing. One whose root hangs fails in
