@@ -48,12 +48,7 @@ func (m *manifests) write(ctx context.Context, t tier.Disk, fingerprint pagefile
 // describe writes the manifest of this store's pages if a tier has no file there: kvtier rm
 // beside a server removes it. A page without one is good, and nothing says which model it is of.
 func (m *manifests) describe(ctx context.Context, t tier.Disk, fingerprint pagefile.Key) error {
-	return ifUndescribed(ctx, t, fingerprint, func() error {
-		if err := m.write(ctx, t, fingerprint); err != nil {
-			return fmt.Errorf("describe the pages of %v: %w", fingerprint, err)
-		}
-		return nil
-	})
+	return ifUndescribed(ctx, t, fingerprint, func() error { return m.write(ctx, t, fingerprint) })
 }
 
 // below makes the remote tier describe a page that moves there. made tells that this store has made the
@@ -78,7 +73,10 @@ func (m *manifests) below(ctx context.Context, local, remote tier.Disk, fingerpr
 func ifUndescribed(ctx context.Context, t tier.Disk, fingerprint pagefile.Key, write func() error) error {
 	_, err := tier.Stat(ctx, t, pagefile.Name{Fingerprint: fingerprint, Class: pagefile.ClassManifest})
 	if errors.Is(err, tier.ErrNotFound) {
-		return write()
+		err = write()
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("describe the pages of %v: %w", fingerprint, err)
+	}
+	return nil
 }

@@ -110,13 +110,6 @@ type Options struct {
 	Timeout time.Duration
 }
 
-// String describes the options in one line, for a log or a bug report.
-func (o Options) String() string {
-	return fmt.Sprintf("{Fingerprint:%.12s PageTokens:%d RAM:{BudgetBytes:%d} Local:{Root:%q BudgetBytes:%d} Remote:{Root:%q BudgetBytes:%d} RemoteTier:%T ReadAheadBytes:%d LatestPages:%d WritePerDay:%d Compress:%t Cold:%v RemoteTimeout:%v ReadTimeout:%v Timeout:%v}",
-		o.Fingerprint.String(), o.PageTokens, o.RAM.BudgetBytes, o.Local.Root, o.Local.BudgetBytes, o.Remote.Root, o.Remote.BudgetBytes, o.RemoteTier,
-		o.ReadAheadBytes, o.LatestPages, o.WritePerDay, o.Compress, o.Cold, o.RemoteTimeout, o.ReadTimeout, o.Timeout)
-}
-
 // withDefaults replaces zero values and returns ErrOptions for impossible ones. Without
 // fingerprint, as for a Root, the options need no fingerprint.
 func (o Options) withDefaults(fingerprint bool) (Options, error) {

@@ -359,7 +359,6 @@ func TestOpenClosesATierOfAnotherModule(t *testing.T) {
 
 	below, o := newMapTier(), good
 	o.RemoteTier = brokenTier{below}
-	require.Contains(t, o.String(), "RemoteTier:diskstore_test.brokenTier")
 	s, err := diskstore.Open(ctx, o)
 	require.NoError(t, err)
 	usage, err := s.Survey(ctx)

@@ -67,14 +67,6 @@ func (s *Store) put(ctx context.Context, p *pagefile.Page, ifRoom bool) error {
 	return fmt.Errorf("put page %v: %w", name.Key, err)
 }
 
-// encoder is the codec of new pages, nil where they stay as they are.
-func (s *Store) encoder() *pagefile.Codec {
-	if s.opt.Compress {
-		return s.codec
-	}
-	return nil
-}
-
 func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Page, ifRoom bool) error {
 	if h := s.stored(ctx, name, p, ifRoom); h != nil {
 		if err := s.local.tier.Persist(ctx, name); err != nil {
@@ -84,7 +76,11 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 		return err
 	}
 	p.ClearGaps()
-	e, err := pagefile.Encode(s.opt.Fingerprint, s.opt.PageTokens, p, s.encoder())
+	var codec *pagefile.Codec // nil leaves the page as it is
+	if s.opt.Compress {
+		codec = s.codec
+	}
+	e, err := pagefile.Encode(s.opt.Fingerprint, s.opt.PageTokens, p, codec)
 	if err != nil {
 		return err
 	}

@@ -416,7 +416,7 @@ func TestOptions(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, DefaultPageTokens, o.PageTokens)
 	require.True(t, filepath.IsAbs(o.Local.Root))
-	require.Contains(t, o.String(), "RemoteTimeout:250ms")
+	require.Equal(t, 250*time.Millisecond, o.RemoteTimeout)
 	require.NoDirExists(t, good.Local.Root, "refused options make nothing")
 }
 

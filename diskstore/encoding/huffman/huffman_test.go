@@ -2,7 +2,6 @@ package huffman
 
 import (
 	"bytes"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -162,34 +161,4 @@ func FuzzDecode(f *testing.F) {
 			_ = requireAsLibrary(t, new(Decoder), stored, n)
 		}
 	})
-}
-
-func BenchmarkDecode(b *testing.B) {
-	for _, mask := range []byte{0xff, 0xfc, 0x7c} {
-		plane := exponents(rand.New(rand.NewPCG(1, 1)), 1<<16, mask)
-		stored := packed(plane)
-		out := make([]byte, len(plane))
-		b.Run(fmt.Sprintf("%02x/ours", mask), func(b *testing.B) {
-			var d Decoder
-			b.SetBytes(int64(len(plane)))
-			for b.Loop() {
-				if err := d.Decode(stored, out); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-		b.Run(fmt.Sprintf("%02x/huff0", mask), func(b *testing.B) {
-			var s huff0.Scratch
-			b.SetBytes(int64(len(plane)))
-			for b.Loop() {
-				table, rest, err := huff0.ReadTable(stored, &s)
-				if err == nil {
-					_, err = table.Decoder().Decompress4X(out[:0:len(out)], rest)
-				}
-				if err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
 }

@@ -118,7 +118,11 @@ func (m *Maker) Reserve(ctx context.Context, n int64, at recency.Place) (r *ledg
 			// Another Put may have taken the room.
 			last, done = m.exhausted.Load(), nil
 			if rounds++; errors.Is(err, ledger.ErrNotCounted) || rounds > 1 {
-				waitAny(wait, changed, countAgain/4)
+				select {
+				case <-changed:
+				case <-time.After(countAgain / 4):
+				case <-wait.Done():
+				}
 			}
 		case <-wait.Done():
 			last = true
@@ -209,13 +213,4 @@ func (m *Maker) freeDisk(ctx context.Context, n int64, at recency.Place) error {
 	// the space of removed files only later.
 	want.Disk = 2 * pagefile.AlignUp(n)
 	return m.of.Collect(wait, want)
-}
-
-// waitAny returns when the ledger has changed, after atMost, or when ctx ends.
-func waitAny(ctx context.Context, changed <-chan struct{}, atMost time.Duration) {
-	select {
-	case <-changed:
-	case <-time.After(atMost):
-	case <-ctx.Done():
-	}
 }
