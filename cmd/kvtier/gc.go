@@ -132,9 +132,12 @@ func (f *collectFlags) run(ctx context.Context, out *output, at *storage, models
 		if err != nil {
 			return errors.Join(err, promptsErr)
 		}
-		done.Tiers = append(done.Tiers, collectedIn(tier.Local, report.Local, nil))
+		done.Tiers = []collectedTier{{Tier: tier.Local, GCTier: report.Local}}
 		if at.config.Remote != "" {
-			done.Tiers = append(done.Tiers, collectedIn(tier.Remote, report.Remote, report.RemoteErr))
+			done.Tiers = append(done.Tiers, collectedTier{Tier: tier.Remote, GCTier: report.Remote})
+		}
+		if report.RemoteErr != nil {
+			done.Tiers[1].Error = report.RemoteErr.Error()
 		}
 		if len(f.models) > 0 { // files in quarantine go, too
 			drops, err := root.DropQuarantined(ctx, chosen.has, f.dryRun)
@@ -176,14 +179,6 @@ func forgetPrompts(ctx context.Context, root string, names modelNames, pages pic
 
 func isModel(names modelNames, m telemetry.Model, model string) bool {
 	return names.Has(m.Weights, model) || begins(model, m.Weights) || begins(model, m.Fingerprint)
-}
-
-func collectedIn(name string, t diskstore.GCTier, err error) collectedTier {
-	c := collectedTier{Tier: name, GCTier: t}
-	if err != nil {
-		c.Error = err.Error()
-	}
-	return c
 }
 
 func (out collected) print(w io.Writer) {

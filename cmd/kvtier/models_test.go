@@ -2,9 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,7 +12,6 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
-	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
@@ -51,45 +47,6 @@ func TestAmbiguousDigits(t *testing.T) {
 	require.Zero(t, status, said)
 	status, _, said = kvtier(t, "rm", "--model", "abcd1")
 	require.Zero(t, status, said)
-}
-
-// TestLossyPagesHaveALine lists a model that has exact and lossy pages, and picks both by the
-// fingerprint of the exact ones.
-func TestLossyPagesHaveALine(t *testing.T) {
-	ctx := context.Background()
-	root := filepath.Join(t.TempDir(), "pages")
-	identity := map[string]string{tierenv.KeyWeights: "aabbccddeeff", tierenv.KeyCacheType: "f16"}
-	exact := tierenv.Fingerprint(identity)
-	cold := pagefile.ColdFingerprint(exact)
-	lossy := map[string]string{tier.KeyLossyOf: exact.String()}
-	maps.Copy(lossy, identity)
-	in := dir.New(nil, root, dir.Options{Create: true})
-	for fingerprint, identity := range map[pagefile.Key]map[string]string{exact: identity, cold: lossy} {
-		require.NoError(t, tier.WriteManifest(ctx, in, fingerprint, &tier.Manifest{
-			Schema: pagefile.Schema, Fingerprint: fingerprint.String(), PageTokens: 256, Identity: identity,
-		}))
-	}
-	require.NoError(t, in.Close())
-	kvtier := func(args ...string) string {
-		status, stdout, stderr := kvtier(t, append(args, "--root", root)...)
-		require.Zero(t, status, "%v: %s", args, stderr)
-		return stdout
-	}
-	require.Regexp(t, `f16 +local`, kvtier("ls"))
-	require.Regexp(t, `f16 lossy +local`, kvtier("ls"))
-	var listed []struct {
-		Fingerprint string
-		Lossy       bool
-	}
-	require.NoError(t, json.Unmarshal([]byte(kvtier("ls", "--json")), &listed))
-	require.Len(t, listed, 2)
-	for _, l := range listed {
-		require.Equal(t, l.Fingerprint == cold.String(), l.Lossy)
-	}
-	kvtier("rm", "--model", exact.String()[:12])
-	var left []any
-	require.NoError(t, json.Unmarshal([]byte(kvtier("ls", "--json")), &left))
-	require.Empty(t, left)
 }
 
 // TestLossyPagesAreCounted: stat has a row for them where there are any.
