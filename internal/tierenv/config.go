@@ -210,6 +210,8 @@ const (
 	LocalGBVariable  = "OLLAMA_KV_TIER_LOCAL_GB"
 	RemoteVariable   = "OLLAMA_KV_TIER_REMOTE"
 	RemoteGBVariable = "OLLAMA_KV_TIER_REMOTE_GB"
+	ramGBVariable    = "OLLAMA_KV_TIER_RAM_GB"
+	SplitVariable    = "OLLAMA_KV_TIER_SPLIT" // the shares of tiers
 	InstanceVariable = "OLLAMA_KV_INSTANCE_ID"
 )
 

@@ -140,6 +140,7 @@ func TestColdText(t *testing.T) {
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
+// An id is one element of a path, or tiering stays off.
 func TestInstanceHasItsOwnDirectory(t *testing.T) {
 	root := t.TempDir()
 	for _, id := range []string{"gpu0", "0", "a.b-c_D", strings.Repeat("x", 64)} {
@@ -149,37 +150,11 @@ func TestInstanceHasItsOwnDirectory(t *testing.T) {
 		require.Equal(t, filepath.Join(root, "instances", id), c.Local)
 		require.Equal(t, "/nfs", c.Remote, "servers share it")
 	}
-}
-
-// An id is one element of a path, or tiering stays off.
-func TestInstanceRefusesOtherNames(t *testing.T) {
 	for _, id := range []string{".", "..", "../gpu0", "a/b", `a\b`, ".hidden", "-x", "a b", "ä", "a\nb", strings.Repeat("x", 65)} {
 		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": t.TempDir(), "OLLAMA_KV_INSTANCE_ID": id})
 		_, err := FromEnvironment(discard())
 		require.ErrorContains(t, err, "OLLAMA_KV_INSTANCE_ID", "%q", id)
 	}
-}
-
-// A server and its runners use one directory, even if the disk changes before a runner
-// starts.
-func TestDefaultDirectoryIsHandedDown(t *testing.T) {
-	home := t.TempDir()
-	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "HOME": home, "USERPROFILE": home, LocalVariable: ""})
-	first, err := localRoot()
-	if err != nil {
-		t.Skip("no default directory for pages on this system")
-	}
-	log, lines := tierenvtest.Logger()
-	_, err = Settle(log, log)
-	require.NoError(t, err)
-	require.Equal(t, first.path, os.Getenv(LocalVariable))
-	require.Contains(t, lines.String(), "kv tier: pages are kept ")
-	require.Contains(t, lines.String(), "local="+first.path)
-
-	_, err = Settle(log, log)
-	require.NoError(t, err)
-	require.Equal(t, first.path, os.Getenv(LocalVariable))
-	require.Equal(t, 1, bytes.Count(lines.Bytes(), []byte("\n")), "one line is logged")
 }
 
 // Nothing is logged about a directory that is not used.
@@ -223,8 +198,9 @@ func TestDefaultDirectoryIsChosenOnce(t *testing.T) {
 		require.Len(t, choices, 1, "number of choices left")
 		require.Equal(t, own, os.Getenv(LocalVariable))
 		require.Contains(t, lines.String(), "local="+own)
-		after, err := FromEnvironment(log)
+		after, err := Settle(log, log)
 		require.NoError(t, err)
 		require.Equal(t, c.Local, after.Local, "a runner uses the server's directory")
+		require.Equal(t, 1, bytes.Count(lines.Bytes(), []byte("\n")), "one line is logged")
 	}
 }

@@ -16,9 +16,6 @@ import (
 	"github.com/kvtier/kvtier/internal/jsonfile"
 )
 
-// SplitVariable names the shares of tiers.
-const SplitVariable = "OLLAMA_KV_TIER_SPLIT"
-
 // Split divides the K/V of a model's whole context, that of all its slots, into shares in percent. Hot stays
 // in the engine's cells and sets nothing, because the engine allocates its cells by itself. Warm is the RAM
 // tier. Every page in memory is also on disk, so the local tier has room for Warm and Cold.
@@ -30,9 +27,6 @@ type Split struct {
 
 // sumTolerance is the rounding, in percent, that the shares may have together.
 const sumTolerance = 0.01
-
-// ramGBVariable is the budget of memory, which wins over a share.
-const ramGBVariable = "OLLAMA_KV_TIER_RAM_GB"
 
 // parseSplit reads HOT,WARM,COLD.
 func parseSplit(text string) (*Split, error) {
