@@ -111,6 +111,55 @@ func requireLeafFirst(t *testing.T, s *Store, order, infos []tier.Info) {
 	}
 }
 
+// TestObsoletePagesLeaveFirst, though they were used later than others, and each before the page that it
+// continues. Where nobody knows which pages are obsolete, or not in time, recency decides.
+func TestObsoletePagesLeaveFirst(t *testing.T) {
+	const no, yes, hangs = 0, 1, 2
+	var answer atomic.Int32
+	asked, release := make(chan struct{}, 1), make(chan struct{})
+	o := testOptions(t, withPages(t, 16), func(o *Options) {
+		o.Obsolete = func(use FingerprintUsage) bool {
+			if answer.Load() == hangs {
+				asked <- struct{}{}
+				<-release
+			}
+			return answer.Load() == yes && use.Identity["weights"] == "gone"
+		}
+	})
+	gone := o
+	gone.Fingerprint, gone.Identity = testFingerprint(9), map[string]string{"weights": "gone"}
+	v1 := filepath.Join(o.Local.Root, storetest.VersionDir)
+	ours, orphans := filepath.Join(v1, o.Fingerprint.String()), filepath.Join(v1, gone.Fingerprint.String())
+	s, theirs := open(t, o), open(t, gone)
+	tokens := putPrompt(t, theirs, 1, 6*testTokens)
+	putPages(t, s, 0, 8)
+	seed := 8
+	// step stores pages until others leave, and requires which.
+	step := func(says int32, obsolete bool) {
+		t.Helper()
+		answer.Store(says)
+		age(t, ours, time.Now().Add(-time.Hour))
+		age(t, orphans, time.Now().Add(-2*time.Minute))
+		before, others := len(filesIn(t, orphans, dir.PageExt)), len(filesIn(t, ours, dir.PageExt))
+		for had := s.Stats().Evicted; s.Stats().Evicted == had; seed++ {
+			putSettled(t, s, seed, seed+1)
+			others++
+		}
+		left := len(filesIn(t, orphans, dir.PageExt))
+		require.Equal(t, obsolete, left < before)
+		require.Equal(t, obsolete, len(filesIn(t, ours, dir.PageExt)) == others)
+		readChain(t, theirs, tokens, left*testTokens)
+	}
+	step(no, false)
+	step(hangs, false)
+	<-asked
+	step(yes, false) // the question before is not answered yet
+	close(release)
+	require.Eventually(t, func() bool { return !s.local.asking.Hangs() }, time.Minute, time.Millisecond)
+	step(yes, true)
+	require.Equal(t, map[pagefile.Key]bool{gone.Fingerprint: true, pagefile.ColdFingerprint(gone.Fingerprint): true}, s.local.obsolete(ctx, o.Obsolete))
+}
+
 func TestQuarantineGoesBeforePages(t *testing.T) {
 	page := physicalPage(t)
 	o := testOptions(t)

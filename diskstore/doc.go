@@ -60,10 +60,10 @@ they need of it; a level does not know its store. To add a tier of another kind,
 read the documentation of package tier.
 
 Pages are in a local tier. With a remote tier (a mounted directory or Options.RemoteTier), pages move down
-when the local tier is over its budget: the least recently used first, and always a page before the pages
-that it continues. A page read from the remote tier is copied up again. Several processes may share either
-root, without a daemon. The directory is the index, and file times are the recency. Times alone order files:
-a page's recency is later than the recency of every page that continues it.
+when the local tier is over its budget: first those that Options.Obsolete picks, then the least recently used,
+and always a page before the pages that it continues. A page read from the remote tier is copied up again.
+Several processes may share either root, without a daemon. The directory is the index, and file times are the
+recency. Times alone order files: a page's recency is later than that of every page that continues it.
 
 With Options.Cold a page becomes lossy when it moves down: the remote tier gets the page with K and V in a
 lossy encoding, instead of an exact copy. The local file is never changed, and a lossy page is never made

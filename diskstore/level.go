@@ -20,6 +20,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
+	"github.com/kvtier/kvtier/internal/steady"
 )
 
 // level is one tier of a store: the local one, or the remote one below it.
@@ -48,6 +49,7 @@ type level struct {
 	room     *room.Collector // makes room for them
 	branches *branch.Sweep   // removes branches of pages that have gone
 
+	asking         steady.Guard    // hangs while Options.Obsolete does
 	hitClock       work.Once       // records hits
 	tombstones     tombstones.List // pages that left the tier
 	tombstoneClock work.Once       // records these
@@ -110,6 +112,23 @@ func (lv *level) roomOptions(chains *recency.Chains, moved *atomic.Uint64) room.
 			lv.noteGone(name, TombstoneRoom)
 		},
 	}
+}
+
+// obsolete returns the fingerprints in the tier that picks picks within a second, for which a Put may wait, and
+// those of lossy pages that stand for theirs: exact and lossy pages may continue each other.
+func (lv *level) obsolete(ctx context.Context, picks func(FingerprintUsage) bool) map[pagefile.Key]bool {
+	known, _, _ := lv.tier.Survey(ctx) // the listing that follows tells its error
+	uses := lv.identify(ctx, &counted.Tally{Known: known})
+	all, _ := steady.Do(ctx, &lv.asking, steady.Wait{Most: time.Second}, func() (map[pagefile.Key]bool, error) {
+		all := make(map[pagefile.Key]bool)
+		for _, use := range uses {
+			if picks(use) {
+				all[use.Fingerprint], all[pagefile.ColdFingerprint(use.Fingerprint)] = true, true
+			}
+		}
+		return all, nil
+	}, nil)
+	return all
 }
 
 // levels are the tiers of a store in the order of look-ups: the local one, and the remote one if there

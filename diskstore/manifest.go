@@ -15,25 +15,31 @@ type manifests struct {
 	pages      *names.Pages
 	pageTokens int
 	identity   map[string]string
+	origin     string
 }
 
-// ensure writes this store's manifest if the tier has no readable one. ensure returns pagefile.ErrMismatch
-// when the tier's manifest has another page size, which the fingerprint should have distinguished.
+// severalOrigins is the origin of a model that stores had from different places.
+const severalOrigins = "several"
+
+// ensure writes this store's manifest if the tier has no readable one with its origin. ensure returns
+// pagefile.ErrMismatch when that one has another page size, which the fingerprint should have distinguished.
 func (m *manifests) ensure(ctx context.Context, t tier.Disk) error {
 	there, err := tier.ReadManifest(ctx, t, m.pages.Exact)
 	switch {
 	case err == nil && there.PageTokens != m.pageTokens:
 		return pagefile.Mismatch("fingerprint %v has pages of %d tokens, want %d", m.pages.Exact, there.PageTokens, m.pageTokens)
-	case err == nil:
+	case err == nil && (m.origin == "" || there.Origin == m.origin || there.Origin == severalOrigins):
 		return nil
-	case !errors.Is(err, tier.ErrNotFound) && !errors.Is(err, pagefile.ErrDamaged):
+	case err == nil && there.Origin != "":
+		return m.write(ctx, t, m.pages.Exact, severalOrigins)
+	case err != nil && !errors.Is(err, tier.ErrNotFound) && !errors.Is(err, pagefile.ErrDamaged):
 		return err
 	}
-	return m.write(ctx, t, m.pages.Exact)
+	return m.write(ctx, t, m.pages.Exact, m.origin)
 }
 
 // write writes the manifest of this store's pages, exact or lossy ones.
-func (m *manifests) write(ctx context.Context, t tier.Disk, fingerprint pagefile.Key) error {
+func (m *manifests) write(ctx context.Context, t tier.Disk, fingerprint pagefile.Key, origin string) error {
 	identity := m.identity
 	if fingerprint == m.pages.Lossy {
 		identity = make(map[string]string)
@@ -41,14 +47,14 @@ func (m *manifests) write(ctx context.Context, t tier.Disk, fingerprint pagefile
 		identity[tier.KeyLossyOf] = m.pages.Exact.String()
 	}
 	return tier.WriteManifest(ctx, t, fingerprint, &tier.Manifest{
-		Schema: pagefile.Schema, Fingerprint: fingerprint.String(), PageTokens: m.pageTokens, Identity: identity,
+		Schema: pagefile.Schema, Fingerprint: fingerprint.String(), PageTokens: m.pageTokens, Identity: identity, Origin: origin,
 	})
 }
 
 // describe writes the manifest of this store's pages if a tier has no file there: kvtier rm
 // beside a server removes it. A page without one is good, and nothing says which model it is of.
 func (m *manifests) describe(ctx context.Context, t tier.Disk, fingerprint pagefile.Key) error {
-	return ifUndescribed(ctx, t, fingerprint, func() error { return m.write(ctx, t, fingerprint) })
+	return ifUndescribed(ctx, t, fingerprint, func() error { return m.write(ctx, t, fingerprint, "") })
 }
 
 // below makes the remote tier describe a page that moves there. made tells that this store has made the
@@ -65,6 +71,7 @@ func (m *manifests) below(ctx context.Context, local, remote tier.Disk, fingerpr
 		if err != nil {
 			return err
 		}
+		theirs.Origin = "" // a place on this machine
 		return tier.WriteManifest(ctx, remote, fingerprint, theirs)
 	})
 }

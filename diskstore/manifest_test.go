@@ -53,6 +53,26 @@ func TestPagesAfterARemovalHaveAManifest(t *testing.T) {
 	}
 }
 
+// TestOriginOfAModel: the local manifest keeps it as long as all stores agree, and no other one gets it.
+func TestOriginOfAModel(t *testing.T) {
+	o := testOptions(t)
+	other := open(t, testOptions(t, withRemote(t), func(o *Options) { o.Fingerprint = testFingerprint(5) }))
+	origin := func(in tier.Tier) string {
+		m, err := tier.ReadManifest(ctx, in, o.Fingerprint)
+		require.NoError(t, err)
+		return m.Origin
+	}
+	for _, step := range []struct{ opens, has string }{{"", ""}, {"a", "a"}, {"", "a"}, {"a", "a"}, {"b", severalOrigins}, {"a", severalOrigins}} {
+		o.Origin = step.opens
+		s := open(t, o)
+		require.Equal(t, step.has, origin(s.disk))
+		require.NoError(t, other.manifests.below(ctx, s.disk, other.guard, o.Fingerprint, false))
+		require.Empty(t, origin(other.guard))
+		_, err := other.guard.Remove(ctx, tier.Info{Name: pagefile.Name{Fingerprint: o.Fingerprint, Class: pagefile.ClassManifest}})
+		require.NoError(t, err)
+	}
+}
+
 // TestPageThatComesDuringARemoval: a page becomes visible when a removal has listed the pages, and
 // before the removal takes the manifest.
 func TestPageThatComesDuringARemoval(t *testing.T) {

@@ -215,6 +215,7 @@ func (s *Store) capped(err error) {
 type FingerprintUsage struct {
 	Fingerprint pagefile.Key
 	Identity    map[string]string // nil when its manifest cannot be read
+	Origin      string            // Options.Origin; "" when it is not known, and another text for several
 	Pages       int
 	Tails       int
 	Bytes       int64       // physical
@@ -302,7 +303,7 @@ func (lv *level) identify(ctx context.Context, found *counted.Tally) []Fingerpri
 			uses[i].Pages, uses[i].Tails, uses[i].Bytes, uses[i].LastUsed = use.Pages, use.Tails, use.Bytes, use.LastUsed
 		}
 		if m, err := tier.ReadManifest(ctx, lv.tier, fp); err == nil {
-			uses[i].Identity = m.Identity
+			uses[i].Identity, uses[i].Origin = m.Identity, m.Origin
 		}
 	}
 	return uses

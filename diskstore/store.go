@@ -172,7 +172,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 		opt: opt, pages: names.Of(opt.Fingerprint, opt.Cold.on()), log: opt.Logger.With("component", "diskstore"), codec: c, now: time.Now,
 		life: work.NewLife(), promoting: work.NewQueue(),
 	}
-	s.manifests = &manifests{pages: s.pages, pageTokens: opt.PageTokens, identity: opt.Identity}
+	s.manifests = &manifests{pages: s.pages, pageTokens: opt.PageTokens, identity: opt.Identity, origin: opt.Origin}
 	s.health.log = s.log.With("tier", tier.Local, "root", opt.Local.Root)
 	s.health.tell, s.health.now = opt.Trouble, func() time.Time { return s.now() }
 	local := dir.Options{
@@ -246,6 +246,9 @@ func below(opt Options, log *slog.Logger, replaced func()) (tier.Tier, *slog.Log
 func (s *Store) openRoom() {
 	local := s.local.roomOptions(s.chains, &s.counts.demoted)
 	local.Crowded = s.health.crowd
+	if picks := s.opt.Obsolete; picks != nil {
+		local.Obsolete = func(ctx context.Context) map[pagefile.Key]bool { return s.local.obsolete(ctx, picks) }
+	}
 	if s.remote != nil {
 		remote := s.remote.roomOptions(s.chains, nil)
 		remote.CountEvery = room.FarCountEvery

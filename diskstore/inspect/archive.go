@@ -79,7 +79,7 @@ func (r *Roots) Export(ctx context.Context, last pagefile.Name, w io.Writer, pro
 	if err != nil {
 		return nil, fmt.Errorf("read the manifest of %v, which an archive needs; a server that loads the model writes it: %w", last.Fingerprint, err)
 	}
-	a.Manifest = *m
+	a.Manifest, a.Origin = *m, "" // a place on this machine
 	text, err := json.MarshalIndent(a, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("encode manifest: %w", err)

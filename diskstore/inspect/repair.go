@@ -76,6 +76,7 @@ func (c *checker) copyManifest(ctx context.Context, fp pagefile.Key) (string, er
 	if err != nil {
 		return "", err
 	}
+	m.Origin = "" // a place on this machine
 	if err := tier.WriteManifest(ctx, c.t, fp, m); err != nil {
 		return "", err
 	}

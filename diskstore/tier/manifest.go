@@ -12,13 +12,14 @@ import (
 // MaxManifestBytes bounds the read of a manifest, whose content is not trusted.
 const MaxManifestBytes = 1 << 20
 
-// Manifest is the content of <fingerprint>/manifest.json: the identity from which a
-// fingerprint was computed, for people and tools.
+// Manifest is the content of <fingerprint>/manifest.json: the identity from which a fingerprint was
+// computed, for people and tools, and in a local tier where the model is from.
 type Manifest struct {
 	Schema      int               `json:"schema"`
 	Fingerprint string            `json:"fingerprint"`
 	PageTokens  int               `json:"page_tokens"`
 	Identity    map[string]string `json:"identity"`
+	Origin      string            `json:"origin,omitempty"`
 }
 
 // ReadManifest reads a fingerprint's manifest from a tier. ReadManifest returns ErrNotFound,

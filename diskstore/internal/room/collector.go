@@ -44,6 +44,9 @@ type Options struct {
 	Chains     *recency.Chains
 	Now        func() time.Time
 
+	// Obsolete returns the fingerprints whose files leave before all others. Nil for none.
+	Obsolete func(context.Context) map[pagefile.Key]bool
+
 	// Failed is told errors of the tier.
 	Failed func(error)
 
@@ -172,7 +175,7 @@ func (c *Collector) collectLocked(ctx context.Context, want Demand) error {
 	if err != nil {
 		return err
 	}
-	pick, late := newVictims(guess, before), recency.NewFutures(ctx, c.files.Tier, c.opt.Now, c.opt.Failed)
+	pick, late := c.victims(ctx, want, guess, before), recency.NewFutures(ctx, c.files.Tier, c.opt.Now, c.opt.Failed)
 	found, err := c.files.Count(ctx, func(info tier.Info) {
 		pick.add(info)
 		late.Add(info)
@@ -203,7 +206,7 @@ func (c *Collector) collectLocked(ctx context.Context, want Demand) error {
 		}
 	}
 	if moved || over > guess || !before.Equal(pick.before) { // or the first shortage was unknown
-		pick = newVictims(over, before)
+		pick = c.victims(ctx, want, over, before)
 		if err := c.files.List(ctx, pick.add); err != nil {
 			return err
 		}
@@ -228,7 +231,7 @@ func (c *Collector) collectLocked(ctx context.Context, want Demand) error {
 			}
 			return err
 		}
-		pick = newVictims(over, before)
+		pick = c.victims(ctx, want, over, before)
 		if err := c.files.List(ctx, pick.add); err != nil {
 			return err
 		}

@@ -106,11 +106,12 @@ func (c *Collector) Rehearse(ctx context.Context) error {
 	}
 	c.files.Book.Suppose(found.Total() + l.Claimed())
 	// By this machine's clock alone: a rehearsal makes no file to read the filesystem's clock.
-	over, before, err := c.Shortage(ctx, Demand{recent: c.opt.Now().Add(-recency.TouchEvery)})
+	want := Demand{recent: c.opt.Now().Add(-recency.TouchEvery)}
+	over, before, err := c.Shortage(ctx, want)
 	if err != nil || over <= 0 {
 		return err
 	}
-	pick := newVictims(over, before)
+	pick := c.victims(ctx, want, over, before)
 	if err := c.files.List(ctx, pick.add); err != nil {
 		return err
 	}

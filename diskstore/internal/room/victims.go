@@ -2,6 +2,7 @@ package room
 
 import (
 	"cmp"
+	"context"
 	"math"
 	"slices"
 	"time"
@@ -18,9 +19,11 @@ const maxVictims = 1 << 16
 // victims holds the least recently used files of a listing. Their number is bounded by the
 // need, not by the length of the listing.
 type victims struct {
-	need   int64     // physical bytes
-	before time.Time // only files last used earlier; zero for any
-	most   int       // files
+	need     int64                 // physical bytes
+	before   time.Time             // only files last used earlier; zero for any
+	most     int                   // files
+	obsolete map[pagefile.Key]bool // fingerprints whose files come first, unless used since recent
+	recent   time.Time
 
 	files []tier.Info
 	bytes int64
@@ -28,8 +31,22 @@ type victims struct {
 	more  bool      // some file was not needed
 }
 
-func newVictims(need int64, before time.Time) *victims {
-	return &victims{need: need, before: before, most: maxVictims}
+// victims begins a listing of files to evict.
+func (c *Collector) victims(ctx context.Context, want Demand, need int64, before time.Time) *victims {
+	v := &victims{need: need, before: before, most: maxVictims, recent: want.recent}
+	if need > 0 && c.opt.Obsolete != nil {
+		v.obsolete = c.opt.Obsolete(ctx)
+	}
+	return v
+}
+
+// used is the last use that orders files: for obsolete ones centuries before all others. A chain in use, which
+// the page that needs room may continue, has no obsolete files.
+func (v *victims) used(info tier.Info) time.Time {
+	if v.obsolete[info.Fingerprint] && info.Used.Before(v.recent) {
+		return info.Used.Add(math.MinInt64)
+	}
+	return info.Used
 }
 
 // add adds a file if the file is needed.
@@ -37,7 +54,7 @@ func (v *victims) add(info tier.Info) {
 	if !v.before.IsZero() && !info.Used.Before(v.before) {
 		return
 	}
-	if !v.limit.IsZero() && info.Used.After(v.limit) {
+	if !v.limit.IsZero() && v.used(info).After(v.limit) {
 		v.more = true
 		return
 	}
@@ -51,11 +68,11 @@ func (v *victims) add(info tier.Info) {
 // prune drops files that are not needed. Files with equal times stay or are dropped together:
 // their order in a chain is not known yet.
 func (v *victims) prune() {
-	slices.SortFunc(v.files, func(a, b tier.Info) int { return a.Used.Compare(b.Used) })
+	slices.SortFunc(v.files, func(a, b tier.Info) int { return v.used(a).Compare(v.used(b)) })
 	var bytes int64
 	for i, info := range v.files {
-		if i > 0 && (bytes >= v.need || i >= v.most) && info.Used.After(v.files[i-1].Used) {
-			v.limit, v.more = v.files[i-1].Used, true
+		if i > 0 && (bytes >= v.need || i >= v.most) && v.used(info).After(v.used(v.files[i-1])) {
+			v.limit, v.more = v.used(v.files[i-1]), true
 			clear(v.files[i:])
 			v.files = v.files[:i]
 			break
@@ -71,7 +88,7 @@ func (v *victims) order(link func(pagefile.Name) recency.Link) []tier.Info {
 	v.prune()
 	for i := 0; i < len(v.files); {
 		end := i + 1
-		for end < len(v.files) && v.files[end].Used.Equal(v.files[i].Used) {
+		for end < len(v.files) && v.used(v.files[end]).Equal(v.used(v.files[i])) {
 			end++
 		}
 		if end > i+1 {
