@@ -45,7 +45,7 @@ type script struct {
 }
 
 var scripts = map[string]script{
-	"pages":   {"DIR MODEL SEED TOKENS [zstd] [remote=DIR] [budget=BYTES] [read]", 4, 8, storePages}, // store a conversation
+	"pages":   {"DIR MODEL SEED TOKENS [zstd] [remote=DIR] [budget=BYTES] [from=FILE] [read]", 4, 8, storePages}, // store a conversation
 	"model":   {"NAME", 1, 1, pullModel},
 	"flip":    {"FILE OFFSET", 2, 2, flipBit}, // from the end if it is negative
 	"cut":     {"FILE BYTES", 2, 2, cutFile},  // keep the beginning of a file
@@ -138,6 +138,8 @@ func storePages(ts *testscript.TestScript, args []string) {
 		case "remote":
 			opt.Remote.Root = ts.MkAbs(value)
 			ts.Check(os.MkdirAll(opt.Remote.Root, 0o700))
+		case "from":
+			opt.Origin = tierenv.Origin(ts.MkAbs(value))
 		case "budget":
 			opt.Local.BudgetBytes = number(ts, value)
 		default:

@@ -276,7 +276,7 @@ func (at *storage) usage(ctx context.Context) (usage diskstore.RootUsage, err er
 
 func (at *storage) open(ctx context.Context) (*roots, error) {
 	local, remote := at.tiers()
-	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: local, Remote: remote, Timeout: at.timeout, Logger: at.log})
+	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: local, Remote: remote, Obsolete: tierenv.Obsolete, Timeout: at.timeout, Logger: at.log})
 	switch {
 	case err == nil:
 		r := &roots{root, inspect.Roots{Log: at.log}}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/dir"
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/digests"
 	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
@@ -36,7 +38,30 @@ func (c Config) StoreOptions() diskstore.Options {
 		WritePerDay:    c.WriteBytesPerDay,
 		ReadAheadBytes: c.ReadAheadBytes,
 		Compress:       c.Compress,
+		Obsolete:       Obsolete,
 	}
+}
+
+// Origin is [diskstore.Options.Origin] for a model's file: the folder of Ollama's blobs that has it, or the file
+// itself. Another container, or a disk that is not mounted, may have another folder there, with another inode.
+func Origin(model string) string {
+	blobs := filepath.Dir(model)
+	_, err := os.Stat(filepath.Join(filepath.Dir(blobs), "manifests"))
+	state, stateErr := digests.StateOf(blobs)
+	if _, blob := digests.OfBlob(model); !blob || !filepath.IsAbs(model) || err != nil || stateErr != nil {
+		return model
+	}
+	return fmt.Sprintf("%d %s", state.Inode, blobs)
+}
+
+// Obsolete reports whether Ollama has deleted a model's weights: the folder of the origin is there, with blobs of
+// others. Weights from elsewhere, or from a folder that cannot be read, are not obsolete.
+func Obsolete(use diskstore.FingerprintUsage) bool {
+	_, blobs, _ := strings.Cut(use.Origin, " ")
+	weights := filepath.Join(blobs, "sha256-"+use.Identity[KeyWeights])
+	others, _ := filepath.Glob(filepath.Join(blobs, "sha256-*"))
+	_, err := os.Lstat(weights)
+	return errors.Is(err, fs.ErrNotExist) && len(others) > 0 && Origin(weights) == use.Origin
 }
 
 // PrepareRoot makes the local root, and refuses an unsafe one: K/V is the prompt in another form.

@@ -3,6 +3,7 @@ package front
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -21,7 +22,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/internal/jsonfile"
 	"github.com/kvtier/kvtier/internal/testmodel"
+	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier/install"
 )
 
@@ -114,7 +119,11 @@ func startOurs(t *testing.T, dir, how string, env ...string) *ours {
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	require.NoError(t, l.Close())
 	s := &ours{t: t, url: "http://127.0.0.1:" + port, log: filepath.Join(dir, "log")}
-	s.cmd = exec.Command(self, "-m", "none.gguf", "--host", "127.0.0.1", "--port", port)
+	model := "none.gguf"
+	if blobs, _ := filepath.Glob(filepath.Join(dir, "sha256-*")); len(blobs) > 0 {
+		model = blobs[0]
+	}
+	s.cmd = exec.Command(self, "-m", model, "--host", "127.0.0.1", "--port", port)
 	s.cmd.Dir = dir
 	s.cmd.Env = append(os.Environ(), mainVariable+"=1", howVariable+"="+how, realVariable+"="+real,
 		"OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL="+filepath.Join(dir, "pages"), install.LogVariable+"="+s.log, "TMPDIR="+dir)
@@ -230,11 +239,15 @@ func TestAModelThatCannotBeLoaded(t *testing.T) {
 	require.Equal(t, "listening\nerror loading model\n", s.output.String())
 }
 
-// TestAModelWithoutPages keeps llama-server's own cache of prompts, which is off where slots are stored.
+// TestAModelWithoutPages keeps llama-server's own cache of prompts, which is off where slots are stored. Pages of
+// another one are obsolete when Ollama has deleted its weights.
 func TestAModelWithoutPages(t *testing.T) {
 	for arch, cache := range map[string]bool{"llama4": true, "mamba": true, "llama": false} {
-		dir := t.TempDir()
-		require.NoError(t, testmodel.WriteFile(filepath.Join(dir, "none.gguf"), ggml.KV{"general.architecture": arch}, nil))
+		models := t.TempDir()
+		dir := filepath.Join(models, "blobs")
+		require.NoError(t, errors.Join(os.Mkdir(dir, 0o700), os.Mkdir(filepath.Join(models, "manifests"), 0o700)))
+		blob := filepath.Join(dir, "sha256-"+strings.Repeat("ab", 32))
+		require.NoError(t, testmodel.WriteFile(blob, ggml.KV{"general.architecture": arch}, nil))
 		s := startOurs(t, dir, "")
 		s.ready()
 		res, err := http.Get(s.url + "/arguments")
@@ -246,6 +259,15 @@ func TestAModelWithoutPages(t *testing.T) {
 		require.NoError(t, s.cmd.Process.Signal(syscall.SIGTERM))
 		require.Equal(t, 0, s.wait().ExitStatus())
 		require.Equal(t, cache, strings.Contains(s.logged(), "cause=unsupported_model"), arch)
+		if found, _ := filepath.Glob(filepath.Join(dir, "pages", "v1", "*", "manifest.json")); !cache {
+			require.Len(t, found, 1)
+			var m tier.Manifest
+			require.NoError(t, jsonfile.Read(found[0], 1<<20, &m))
+			of := diskstore.FingerprintUsage{Identity: m.Identity, Origin: m.Origin}
+			require.False(t, tierenv.Config{}.StoreOptions().Obsolete(of))
+			require.NoError(t, os.Rename(blob, filepath.Join(dir, "sha256-"+strings.Repeat("cd", 32))))
+			require.True(t, tierenv.Config{}.StoreOptions().Obsolete(of))
+		}
 	}
 }
 

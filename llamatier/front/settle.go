@@ -160,7 +160,7 @@ func (s *server) open(seen *engineLook) error {
 	config := d.config.ApplySplit(key.String(), total, nil, s.log)
 	options := config.StoreOptions()
 	options.Fingerprint, options.Identity, options.Logger, options.Trouble = key, keys, s.log, tierenv.Trouble(s.watch)
-	options.Cold = config.ColdFor(notCold(seen.shape), s.log)
+	options.Cold, options.Origin = config.ColdFor(notCold(seen.shape), s.log), tierenv.Origin(s.command.Model())
 	store, err := diskstore.Open(context.Background(), options)
 	if err != nil {
 		return err
