@@ -25,6 +25,7 @@ type Shape struct {
 	Pooling int    // as in ggml: 3 makes the last token's vector an embedding; 0: a model of text
 
 	Drafts bool // a layer behind the others drafts tokens, in qwen35 for llama.cpp
+	Infill bool // the last unused tokens are those of texts with a gap, for llama.cpp
 
 	LlamaCpp bool // write keys and tensors as llama.cpp wants them, where Ollama's engine differs
 }
@@ -56,6 +57,9 @@ func (s Shape) WithDefaults() Shape {
 	}
 	setDefault(&s.HeadDim, arch.size.HeadDim)
 	setDefault(&s.FFN, cmp.Or(arch.ffnPerEmbed, ffnPerEmbed)*s.Embed)
+	if s.Infill {
+		setDefault(&s.Vocab, defaultVocab+len(infillNames))
+	}
 	setDefault(&s.Vocab, defaultVocab)
 	setDefault(&s.Context, defaultContext)
 	setDefault(&s.Window, arch.window)

@@ -101,6 +101,9 @@ func (v *vocabulary) metadata() ggml.KV {
 	}
 }
 
+// infillNames are GGUF's names of the tokens of texts with a gap: before its parts, a repository and a file.
+var infillNames = []string{"pre", "suf", "mid", "rep", "sep"}
+
 // byteLevel spells bytes as GPT-2's vocabulary does: a printable Latin-1 character stands
 // for itself, and other bytes are numbered from U+0100 on, so that a space is "Ġ".
 func byteLevel(s string) string {

@@ -25,6 +25,11 @@ func Write(path string, s Shape) error {
 // remove it.
 func writeLayout(path string, s Shape, name string, l layout) error {
 	metadata := newVocabulary(s.Vocab).metadata()
+	if s.Infill {
+		for i, part := range infillNames {
+			metadata["tokenizer.ggml.fim_"+part+"_token_id"] = uint32(s.Vocab - specialTokens - 1 - i)
+		}
+	}
 	metadata["general.architecture"] = architectures[s.Arch].inFile(s)
 	maps.Copy(metadata, l.metadata)
 	maps.DeleteFunc(metadata, func(_ string, value any) bool { return value == nil })

@@ -2,7 +2,6 @@ package testmodel
 
 import (
 	"bytes"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -49,18 +48,6 @@ func decode(t *testing.T, path string) *ggml.GGML {
 	return model
 }
 
-// readTensor returns a tensor of a type, and its bytes.
-func readTensor(t *testing.T, path, name string, kind ggml.TensorType) (*ggml.Tensor, []byte) {
-	t.Helper()
-	tensors := decode(t, path).Tensors()
-	items := tensors.Items(name)
-	require.Len(t, items, 1, name)
-	require.Equal(t, uint32(kind), items[0].Kind)
-	raw, err := os.ReadFile(path)
-	require.NoError(t, err)
-	return items[0], raw[tensors.Offset+items[0].Offset:][:items[0].Size()]
-}
-
 // readF16 returns a tensor's weights, row by row, one expert after the other.
 func readF16(t *testing.T, path, name string) [][]float32 {
 	t.Helper()
@@ -70,7 +57,14 @@ func readF16(t *testing.T, path, name string) [][]float32 {
 // readRows returns the first `most` rows of readF16's result.
 func readRows(t *testing.T, path, name string, most int) [][]float32 {
 	t.Helper()
-	tensor, raw := readTensor(t, path, name, ggml.TensorTypeF16)
+	tensors := decode(t, path).Tensors()
+	items := tensors.Items(name)
+	require.Len(t, items, 1, name)
+	tensor := items[0]
+	require.EqualValues(t, ggml.TensorTypeF16, tensor.Kind)
+	raw, err := os.ReadFile(path)
+	require.NoError(t, err)
+	raw = raw[tensors.Offset+tensor.Offset:]
 	in := int(tensor.Shape[0])
 	rows := make([][]float32, min(most, int(tensor.Elements()/tensor.Shape[0])))
 	for r := range rows {
@@ -139,10 +133,7 @@ func keyLength(s Shape) int {
 
 func TestSameSeedSameBytes(t *testing.T) {
 	read := func(s Shape) []byte {
-		f, err := os.Open(write(t, s))
-		require.NoError(t, err)
-		defer f.Close()
-		all, err := io.ReadAll(f)
+		all, err := os.ReadFile(write(t, s))
 		require.NoError(t, err)
 		return all
 	}
@@ -269,6 +260,7 @@ func TestValidation(t *testing.T) {
 	}
 }
 
+// TestModelfile: the templates of the Modelfile and of the file are those that Ollama knows.
 func TestModelfile(t *testing.T) {
 	gguf := write(t, small("qwen3"))
 	parsed, err := parser.ParseFile(strings.NewReader(Modelfile(gguf)))
@@ -285,11 +277,7 @@ func TestModelfile(t *testing.T) {
 		{Role: "system", Content: "Be brief."}, {Role: "user", Content: "Hello"},
 	}}))
 	require.Equal(t, "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n", prompt.String())
-}
-
-func TestOllamaKnowsTheTemplateInTheFile(t *testing.T) {
-	kv := decode(t, write(t, small("qwen3"))).KV()
-	named, err := template.Named(kv.ChatTemplate())
+	named, err := template.Named(decode(t, gguf).KV().ChatTemplate())
 	require.NoError(t, err)
 	require.Equal(t, "chatml", named.Name)
 }

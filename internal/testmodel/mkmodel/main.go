@@ -54,6 +54,7 @@ func run(args []string, stdout, stderr io.Writer) error {
 	flags.IntVar(&shape.HeadDim, "head-dim", 0, "width of a head")
 	flags.IntVar(&shape.FFN, "ffn", 0, "width of the feed-forward layer")
 	flags.BoolVar(&shape.Drafts, "drafts", false, "a layer that drafts tokens, in qwen35 with -llama-cpp")
+	flags.BoolVar(&shape.Infill, "infill", false, "tokens of texts with a gap, for llama-server's /infill")
 	flags.BoolVar(&shape.LlamaCpp, "llama-cpp", false, "names and keys as llama.cpp wants them")
 	if err := flags.Parse(args); err != nil {
 		return err
