@@ -77,8 +77,7 @@ func (s *slot) describe(answer *Answer, r restored, pageTokens int) telemetry.Sl
 		tokens = answer.seen()
 	}
 	v := s.seen
-	v.Tokens, v.Hot, v.Shifted = tokens, tokens/pageTokens, s.broken
-	v.Lossy = s.lossy
+	v.Tokens, v.Hot, v.Shifted, v.Lossy = tokens, tokens/pageTokens, s.broken, s.lossy
 	if r.tokens > 0 {
 		v.LastRestore, v.Restored = time.Now(), r.tokens
 		v.Saved += r.saved

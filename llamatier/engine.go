@@ -145,10 +145,10 @@ func (e *Engine) open(ctx context.Context, method, path string, body []byte, hea
 	return nil, fmt.Errorf("%w %s: %s: %s", errRefused, path, res.Status, bytes.TrimSpace(answer))
 }
 
-// Tokenize returns the tokens of a prompt or, unless it is the first text, of a text behind an image or
-// sound of a prompt. A text is a string, or a list in JSON of strings and tokens.
-func (e *Engine) Tokenize(ctx context.Context, text any, first bool) ([]int32, error) {
-	in := map[string]any{"content": text, "add_special": first, "parse_special": true}
+// Tokenize returns the tokens of a prompt or, unless it is the first text, of a later text of a prompt. A text is
+// a string, or a list in JSON of strings and tokens. It may have the names of control tokens.
+func (e *Engine) Tokenize(ctx context.Context, text any, first, control bool) ([]int32, error) {
+	in := map[string]any{"content": text, "add_special": first, "parse_special": control}
 	var out struct {
 		Tokens []int32 `json:"tokens"`
 	}

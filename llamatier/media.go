@@ -259,8 +259,11 @@ func show(tokens []int32, media []llamastate.Medium, begin int) shown {
 
 // keep writes what was learned into the file, beside what other processes have learned by now.
 func (a *album) keep() error {
-	all := a.news()
-	if all == nil {
+	a.mu.Lock()
+	fresh, all := a.fresh && a.path != "", maps.Clone(a.shown)
+	a.fresh = false
+	a.mu.Unlock()
+	if !fresh {
 		return nil
 	}
 	var kept map[string]shown
@@ -275,15 +278,4 @@ func (a *album) keep() error {
 		return err
 	}
 	return jsonfile.Replace(a.path, text)
-}
-
-// news returns all that is known, if the file lacks some; otherwise nil.
-func (a *album) news() map[string]shown {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.fresh || a.path == "" {
-		return nil
-	}
-	a.fresh = false
-	return maps.Clone(a.shown)
 }

@@ -137,20 +137,15 @@ func (v *saver) save(ctx context.Context, s *slot, tails bool) {
 	v.spawn(func() {
 		defer func() { <-v.saving }()
 		defer v.files.drop(f)
-		v.keepMedia()
+		if err := v.files.disk.do(v.files.disk.Patience.Page, v.album.keep); err != nil {
+			v.album.log.Debug("kv tier: images are not known to later runs", "error", err)
+		}
 		if err := v.pages.put(context.WithoutCancel(ctx), state, ends, dropped); err != nil {
 			v.obstacles.notStored(s.id, err)
 			return
 		}
 		v.obstacles.watch.Sure()
 	})
-}
-
-// keepMedia writes down what the engine has made of images.
-func (v *saver) keepMedia() {
-	if err := v.files.disk.do(v.files.disk.Patience.Page, v.album.keep); err != nil {
-		v.album.log.Debug("kv tier: images are not known to later runs", "error", err)
-	}
 }
 
 // keptBusy tells of a slot that could not be saved for long, because requests of others run in it.

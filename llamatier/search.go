@@ -34,7 +34,7 @@ type search struct {
 }
 
 // searched begins a turn for a request that the caller sends next, and searches for the slot that runs it.
-// The caller has waited with table.wait.
+// The caller has table.searching.
 func (t *Tier) searched(ctx context.Context, begin func() (*Turn, error)) (*Turn, error) {
 	u, err := begin()
 	if err != nil {
@@ -57,7 +57,7 @@ func (t *Tier) searched(ctx context.Context, begin func() (*Turn, error)) (*Turn
 	return u, nil
 }
 
-// shut lets no request begin in a free slot until others is called, which also ends what table.wait has begun.
+// shut lets no request begin in a free slot until others is called, which also gives table.searching back.
 func (l *search) shut() {
 	t := l.table
 	t.mu.Lock()
@@ -144,16 +144,6 @@ func (l *search) end(heard bool) (found bool) {
 	close(l.over)
 	<-l.done
 	return l.found
-}
-
-// wait waits until no other request is on its way.
-func (t *table) wait(ctx context.Context) error {
-	select {
-	case t.searching <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // run reports whether the requests that name their slots run in them, except for one slot.

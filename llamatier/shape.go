@@ -77,7 +77,7 @@ func UserStart(ctx context.Context, e *Engine, control func(token int32) bool) (
 	}
 	var starts [2][]int32
 	for i, text := range []string{before, next} { // a space may become a token with the words behind it
-		if starts[i], err = e.Tokenize(ctx, strings.TrimSpace(text), true); err != nil {
+		if starts[i], err = e.Tokenize(ctx, strings.TrimSpace(text), true, true); err != nil {
 			return nil, err
 		}
 		slices.Reverse(starts[i])

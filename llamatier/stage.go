@@ -1,6 +1,7 @@
 package llamatier
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -19,9 +20,9 @@ import (
 const answerOpening = 16
 
 // LastControl returns the number of tokens before the last control token, if that is among a number
-// of last tokens. Otherwise it returns 0.
+// of last tokens. Otherwise, and if control is nil, it returns 0.
 func LastControl(tokens []int32, among int, control func(token int32) bool) int {
-	for i := len(tokens) - 1; i >= max(0, len(tokens)-among); i-- {
+	for i := len(tokens) - 1; i >= max(0, len(tokens)-among) && control != nil; i-- {
 		if control(tokens[i]) {
 			return i
 		}
@@ -93,19 +94,11 @@ func (g *stages) firstUser(tokens []int32) int {
 // beginning of a part of a chat, if one begins just before. The engine computes the last token in any case.
 func (g *stages) parting(tokens []int32, stored int) int {
 	stored = min(stored, len(tokens)-1)
-	if g.control != nil {
-		if end := LastControl(tokens[:stored+1], restoreMin, g.control); end > 0 {
-			return end
-		}
-	}
-	return stored
+	return cmp.Or(LastControl(tokens[:stored+1], restoreMin, g.control), stored)
 }
 
 // turnEnd returns the number of tokens before those that open the answer, 0 if it is not known.
 func (g *stages) turnEnd(tokens []int32) int {
-	if g.control == nil {
-		return 0
-	}
 	return LastControl(tokens, answerOpening, g.control)
 }
 

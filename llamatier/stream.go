@@ -14,6 +14,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/engine"
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/llamastate"
 )
 
@@ -91,7 +92,7 @@ func (s *stream) load(i int) *reading {
 	for other, l := range s.loaded {
 		if other != i && other != i+1 {
 			delete(s.loaded, other)
-			if l.read() && l.users == 0 {
+			if l.users == 0 && steady.Ended(l.done, 0) { // nobody writes to buf any more
 				s.spare = l.buf
 			}
 		}
@@ -113,16 +114,6 @@ func (s *stream) load(i int) *reading {
 		l.users++
 	}
 	return l
-}
-
-// read reports whether nobody writes to buf any more.
-func (l *reading) read() bool {
-	select {
-	case <-l.done:
-		return true
-	default:
-		return false
-	}
 }
 
 // bufferLocked returns a buffer of zeros.

@@ -88,8 +88,10 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if !t.searches(r) {
 		return nil, ErrTaken
 	}
-	if err := t.table.wait(ctx); err != nil {
-		return nil, err
+	select {
+	case t.table.searching <- struct{}{}: // no other request is on its way
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 	return t.searched(ctx, func() (*Turn, error) { return t.begin(ctx, r) })
 }
@@ -146,7 +148,7 @@ func (t *Tier) begin(ctx context.Context, r Request) (*Turn, error) {
 	return u, nil
 }
 
-// take waits for a slot. A request whose slot is searched for has begun with table.wait, which it gives up while
+// take waits for a slot. A request whose slot is searched for has table.searching, which it gives up while
 // it waits: requests that have slots wait for that, too.
 func (t *Tier) take(ctx context.Context, r Request) (s *slot, err error) {
 	if r.Loose {

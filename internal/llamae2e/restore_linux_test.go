@@ -78,7 +78,7 @@ func (c *conversation) say(s *server, prompt []int32, more map[string]any) answe
 		in["logit_bias"] = [][]float64{{500, 100}}
 	}
 	maps.Copy(in, more)
-	return s.ask(in)
+	return s.ask("/completion", in)
 }
 
 // hold is the conversation with a stock server that is never killed.
@@ -143,7 +143,7 @@ func (c *conversation) spread(t *testing.T, o llamatest.Options, turns []turn) (
 	o.Args = append(slices.Clone(o.Args), "-np", "2", "-kvu", "--cache-ram", "0")
 	s := start(t, o)
 	defer s.Kill()
-	s.ask(map[string]any{"prompt": someTokens(9, 300), "n_predict": 3, "id_slot": 0})
+	s.ask("/completion", map[string]any{"prompt": someTokens(9, 300), "n_predict": 3, "id_slot": 0})
 	for _, turn := range turns {
 		got := c.say(s, turn.prompt, map[string]any{"id_slot": 1})
 		require.Equal(t, turn.answer.Tokens, got.Tokens)

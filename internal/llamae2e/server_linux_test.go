@@ -86,6 +86,14 @@ type answer struct {
 	} `json:"completion_probabilities"`
 }
 
+// killed kills the server, and returns the daemon's log.
+func (s *server) killed() string {
+	s.Kill()
+	log, err := os.ReadFile(s.log)
+	require.NoError(s.t, err)
+	return string(log)
+}
+
 // post sends a request and returns the status and the body.
 func (s *server) post(path string, in any) (int, []byte) {
 	s.t.Helper()
@@ -135,15 +143,14 @@ func (s *server) get(path string) (int, string) {
 // complete asks for n tokens after a prompt.
 func (s *server) complete(prompt any, n int) answer {
 	s.t.Helper()
-	return s.ask(map[string]any{"prompt": prompt, "n_predict": n})
+	return s.ask("/completion", map[string]any{"prompt": prompt, "n_predict": n})
 }
 
-// ask sends a request to /completion.
-func (s *server) ask(in map[string]any) answer {
+// ask sends a request to /completion or /infill.
+func (s *server) ask(path string, in map[string]any) (a answer) {
 	s.t.Helper()
 	maps.Copy(in, map[string]any{"temperature": 0, "seed": 1, "n_probs": 3, "return_tokens": true})
-	var a answer
-	s.read("/completion", in, &a)
+	s.read(path, in, &a)
 	return a
 }
 

@@ -2,7 +2,6 @@ package llamae2e
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -143,11 +142,9 @@ func playSoak(t *testing.T, setup soakSetup, seed uint64) {
 		p.round = i
 		p.play(round)
 	}
-	p.ours.Kill()
-	log, err := os.ReadFile(p.ours.log)
-	require.NoError(t, err)
+	log := p.ours.killed()
 	// scripts/test-long adds them up.
-	t.Logf("seed %d: %d answers compared, %d restores, %d kills", seed, p.answers, bytes.Count(log, []byte("kv tier: restored")), p.kills)
+	t.Logf("seed %d: %d answers compared, %d restores, %d kills", seed, p.answers, strings.Count(log, "kv tier: restored"), p.kills)
 }
 
 // killAll kills all processes at once.

@@ -126,17 +126,16 @@ func runEngine(command launch.Command, real string, log *slog.Logger) (end func(
 	switch {
 	case errors.Is(err, errPlain):
 		off(s.watch, command, slog.LevelWarn, telemetry.ObstacleEngine, err)
-		return notStartedEnd
 	case err != nil:
 		off(s.watch, command, slog.LevelError, causeOf(err), err)
-		return notStartedEnd
-	case ended && !s.heard.Load():
-		off(s.watch, command, slog.LevelWarn, telemetry.ObstacleEngine, fmt.Errorf("llama-server ended before it listened (%s), and runs again as it was started", state))
-		return notStartedEnd
-	case ended:
+	case !ended:
+		return func() { os.Exit(0) }
+	case s.heard.Load():
 		return func() { process.EndAs(state) }
+	default:
+		off(s.watch, command, slog.LevelWarn, telemetry.ObstacleEngine, fmt.Errorf("llama-server ended before it listened (%s), and runs again as it was started", state))
 	}
-	return func() { os.Exit(0) }
+	return notStartedEnd
 }
 
 // off logs that nothing is stored for a model. People and kvtier ollama status search for the message.

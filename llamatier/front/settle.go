@@ -19,6 +19,7 @@ import (
 	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier"
 	"github.com/kvtier/kvtier/llamatier/identity"
+	"github.com/kvtier/kvtier/llamatier/proxy"
 	"github.com/kvtier/kvtier/llamatier/slotfile"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/why"
@@ -177,6 +178,8 @@ func (s *server) open(seen *engineLook) error {
 		Lossy: options.Cold != diskstore.ColdTypes{}, Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Meter: s.meter, Recents: recents, Unstored: s.watch, Mistaken: s.proxy.Mistaken, Log: s.log,
 	})
 	s.proxy.Recall(model.Control, store.Recent().Text)
+	size, predicted, suffixFirst := s.command.Infill()
+	s.proxy.Infill = proxy.Infill{Tokens: model.Infill, Batch: size, Predict: predicted, Context: seen.context, SuffixFirst: suffixFirst}
 	s.proxy.Use(tier)
 	reported := telemetry.Model{
 		Weights:     keys[tierenv.KeyWeights],

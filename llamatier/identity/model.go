@@ -2,6 +2,7 @@ package identity
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/ollama/ollama/fs/gguf"
 
@@ -12,6 +13,10 @@ import (
 type Model struct {
 	Window   int  // positions that a window keeps; 0 without one
 	LongRope bool // rows depend on the size of the context
+
+	// Infill are the tokens that llama-server writes into a text with a gap, by their names in keys: "pre", "suf"
+	// and "mid" before the three parts, "rep" and "sep" before a repository and a file. A model may lack any.
+	Infill map[string]int32
 
 	arch  string
 	types []int64 // of the tokens
@@ -48,7 +53,27 @@ func ReadModel(path string) (m Model, err error) {
 	m.Window = int(f.KeyValue("attention.sliding_window").Uint())
 	m.LongRope = f.TensorInfo("rope_factors_long.weight").Name != "" || f.TensorInfo("blk.0.rope_factors_long.weight").Name != ""
 	m.types = f.KeyValue("tokenizer.ggml.token_type").Ints()
+	m.Infill = make(map[string]int32)
+	all := f.KeyValue("tokenizer.ggml.tokens").Strings()
+	for name, texts := range infillTexts {
+		at := slices.IndexFunc(all, func(text string) bool { return slices.Contains(texts, text) })
+		if key := f.KeyValue("tokenizer.ggml.fim_" + name + "_token_id"); key.Valid() {
+			at = int(key.Uint())
+		}
+		if at >= 0 && at < len(all) {
+			m.Infill[name] = int32(at)
+		}
+	}
 	return m, nil
+}
+
+// infillTexts are the texts by which llama.cpp finds the tokens of Model.Infill that the file does not name.
+var infillTexts = map[string][]string{
+	"pre": {"<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>", "<|prefix|>"},
+	"suf": {"<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>", "<|suffix|>"},
+	"mid": {"<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>", "<|middle|>"},
+	"rep": {"<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"},
+	"sep": {"<|file_sep|>"},
 }
 
 // openModel opens a GGUF file whose head does not lie about lengths: upstream's reader believes

@@ -48,7 +48,7 @@ func (c Command) on(o Option) bool { return c.onOr(o, false) }
 // onOr does as on, with what holds where nothing sets the option.
 func (c Command) onOr(o Option, usually bool) bool {
 	if value, ok := c.value(o); ok {
-		return isOn(value)
+		return !slices.Contains([]string{"0", "off", "false", "disabled"}, strings.ToLower(value))
 	}
 	return usually
 }
@@ -59,11 +59,6 @@ func (c Command) any(options ...Option) bool {
 		_, ok := c.value(o)
 		return ok
 	})
-}
-
-// isOn reports whether a value is not one of those that turn an option off.
-func isOn(value string) bool {
-	return !slices.Contains([]string{"0", "off", "false", "disabled"}, strings.ToLower(value))
 }
 
 // Serves reports whether llama-server will answer prompts of one model. Otherwise
@@ -257,12 +252,22 @@ func (c Command) Metrics() bool { return c.on(metrics) }
 // Pings is the time between two comments in a stream that is silent: 30 s, unless llama-server is told another
 // one. At most 0 is none.
 func (c Command) Pings() time.Duration {
-	value, _ := c.value(pings)
-	seconds, err := strconv.Atoi(value)
-	if err != nil {
-		return 30 * time.Second
+	return time.Duration(c.number(pings, 30)) * time.Second
+}
+
+// Infill returns what decides how llama-server shortens a text with a gap, and whether what is behind the gap
+// comes first.
+func (c Command) Infill() (batchSize, predicted int, suffixFirst bool) {
+	return c.number(batch, 2048), c.number(predict, -1), c.on(spmInfill)
+}
+
+// number returns the value of an option, and what holds where nothing sets it.
+func (c Command) number(o Option, usually int) int {
+	value, _ := c.value(o)
+	if n, err := strconv.Atoi(value); err == nil {
+		return n
 	}
-	return time.Duration(seconds) * time.Second
+	return usually
 }
 
 // Slots reports whether clients may look at the slots, as they may unless they are told not to.

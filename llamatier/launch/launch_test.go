@@ -222,14 +222,18 @@ func TestKeys(t *testing.T) {
 	require.Equal(t, command("-m x").Numerics(), command("-m x --api-key a --api-key-file f", "LLAMA_ARG_API_KEY_FILE=f").Numerics())
 }
 
-// TestPings are those of the server, every 30 s unless it is told another time.
-func TestPings(t *testing.T) {
+// TestNumbers are those of the server, such as every 30 s for pings, unless it is told others.
+func TestNumbers(t *testing.T) {
 	for line, want := range map[string]time.Duration{
 		"-m x": 30 * time.Second, "-m x --sse-ping-interval 5": 5 * time.Second, "-m x --sse_ping_interval -1": -time.Second,
 	} {
 		require.Equal(t, want, command(line).Pings(), line)
 	}
 	require.Equal(t, 7*time.Second, command("-m x", "LLAMA_ARG_SSE_PING_INTERVAL=7").Pings())
+	for line, want := range map[string][]any{"-m x": {2048, -1, false}, "--spm-infill -b 7 --n_predict 5": {7, 5, true}, ollama: {512, -1, false}} {
+		size, predicted, suffixFirst := command(line).Infill()
+		require.Equal(t, want, []any{size, predicted, suffixFirst}, line)
+	}
 }
 
 // TestOptionsInAFile may name another model, other rows, or another address. Nobody stands before

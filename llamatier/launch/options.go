@@ -75,6 +75,8 @@ var (
 	projectorDevice  = takes("-mmdev --mmproj-device", "MTMD_BACKEND_DEVICE")
 	batch            = takes("-b --batch-size", "LLAMA_ARG_BATCH")
 	microBatch       = takes("-ub --ubatch-size", "LLAMA_ARG_UBATCH")
+	predict          = takes("-n --predict --n-predict", "LLAMA_ARG_N_PREDICT")
+	spmInfill        = alone("--spm-infill", "")
 
 	draftRepository = takes("--spec-draft-hf -hfd -hfrd --hf-repo-draft", "LLAMA_ARG_SPEC_DRAFT_HF_REPO")
 )
@@ -136,10 +138,10 @@ var Groups = []Group{
 		either("--reasoning-preserve", "--no-reasoning-preserve", "LLAMA_ARG_REASONING_PRESERVE"),
 		either("--skip-chat-parsing", "--no-skip-chat-parsing", "LLAMA_ARG_SKIP_CHAT_PARSING"),
 		either("--prefill-assistant", "--no-prefill-assistant", "LLAMA_ARG_PREFILL_ASSISTANT"),
-		either("-e --escape", "--no-escape", ""), alone("-sp --special", ""), alone("--spm-infill", ""),
+		either("-e --escape", "--no-escape", ""), alone("-sp --special", ""), spmInfill,
 	}},
 	{"which tokens follow", Never, []Option{
-		takes("-n --predict --n-predict", "LLAMA_ARG_N_PREDICT"), takes("-r --reverse-prompt", ""), takes("--samplers", ""),
+		predict, takes("-r --reverse-prompt", ""), takes("--samplers", ""),
 		takes("-s --seed", ""), takes("--sampler-seq --sampling-seq", ""), alone("--ignore-eos", ""),
 		takes("--temp --temperature", "LLAMA_ARG_TEMPERATURE"), takes("--top-k", "LLAMA_ARG_TOP_K"), takes("--top-p", "LLAMA_ARG_TOP_P"),
 		takes("--min-p", "LLAMA_ARG_MIN_P"), takes("--top-nsigma --top-n-sigma", ""), takes("--xtc-probability", ""),

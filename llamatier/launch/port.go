@@ -2,6 +2,7 @@ package launch
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"os/exec"
@@ -42,8 +43,9 @@ func defaultPort(ctx context.Context, real string, environ []string) int {
 	cmd := exec.CommandContext(ctx, real, "--help")
 	cmd.Env, cmd.Stdout, cmd.WaitDelay = environ, &help, helpGrace
 	_ = cmd.Run() // what it has printed by then counts
-	if port := portIn(help.text.String()); port > 0 {
-		return port
+	if m := portDefault.FindStringSubmatch(help.text.String()); m != nil {
+		number, _ := strconv.Atoi(m[1]) // the pattern has digits only
+		return cmp.Or(number, oldPort)
 	}
 	return oldPort
 }
@@ -60,13 +62,3 @@ func (l *limited) Write(p []byte) (int, error) {
 
 // portDefault matches the default of --port in a help, before the next option.
 var portDefault = regexp.MustCompile(`(?m)^--port\b(?:[^\n]|\n+[^-\n])*?default:\s+([0-9]{1,5})\b`)
-
-// portIn returns the default of --port in a help, 0 if it is not there.
-func portIn(help string) int {
-	m := portDefault.FindStringSubmatch(help)
-	if m == nil {
-		return 0
-	}
-	number, _ := strconv.Atoi(m[1]) // the pattern has digits only
-	return number
-}

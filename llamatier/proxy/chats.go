@@ -408,14 +408,10 @@ func dumpSingle(token json.Token) string {
 	if !ok {
 		return string(encode(token))
 	}
-	if _, err := strconv.ParseInt(string(n), 10, 64); err == nil {
-		return string(n)
-	}
-	if _, err := strconv.ParseUint(string(n), 10, 64); err == nil {
-		return string(n)
-	}
+	_, signed := strconv.ParseInt(string(n), 10, 64)
+	_, unsigned := strconv.ParseUint(string(n), 10, 64)
 	v, err := n.Float64()
-	if err != nil {
+	if signed == nil || unsigned == nil || err != nil {
 		return string(n)
 	}
 	if size := math.Abs(v); size != 0 && (size < 1e-4 || size >= 1e15) {

@@ -89,9 +89,9 @@ type heardKey struct{}
 var refusals = map[int]bool{http.StatusNotFound: true, http.StatusNotImplemented: true, http.StatusUnauthorized: true}
 
 // refuses reports whether llama-server has answered a request before it computed anything. It looks at
-// the whole of a chat before; of several prompts it may have computed some.
+// the whole of a chat or a text with a gap before; of several prompts it may have computed some.
 func refuses(a api, status int) bool {
-	return refusals[status] || status == http.StatusBadRequest && a.chat
+	return refusals[status] || status == http.StatusBadRequest && (a.chat || a.infill)
 }
 
 // unknown notes that a request may compute in a slot that the engine chooses, until the caller

@@ -172,7 +172,7 @@ func TestRequestsOfOtherPaths(t *testing.T) {
 		{chat, http.StatusOK, false}, {"/infill", http.StatusOK, false}, {"/predict", http.StatusOK, false},
 		{some, http.StatusNotFound, true}, {some, http.StatusNotImplemented, true}, {some, http.StatusUnauthorized, true},
 		{some, http.StatusBadRequest, false}, {some, http.StatusInternalServerError, false}, {some, http.StatusOK, false},
-		{chat, http.StatusBadRequest, true}, {chat, http.StatusInternalServerError, false},
+		{chat, http.StatusBadRequest, true}, {chat, http.StatusInternalServerError, false}, {"/infill", http.StatusBadRequest, true},
 	} {
 		w := watch(t)
 		w.post(t.Context(), "/completion", `{"prompt":"a"}`)

@@ -18,7 +18,8 @@ import (
 )
 
 // sees answers as a llama-server with an encoder of images: a message with an image is one text
-// for the template, without a line break before and behind the mark. Tokens are characters.
+// for the template, without a line break before and behind the mark. Tokens are characters; one begins a text that
+// has no other.
 func sees(t *testing.T) *Handler {
 	e := listen(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -32,9 +33,17 @@ func sees(t *testing.T) *Handler {
 			}
 			_ = json.NewEncoder(w).Encode(map[string]string{"prompt": prompt})
 		case "/tokenize":
-			var in struct{ Content string }
+			var in struct {
+				Content any
+				First   bool `json:"add_special"`
+			}
 			_ = json.NewDecoder(r.Body).Decode(&in)
-			_ = json.NewEncoder(w).Encode(map[string]any{"tokens": []rune(in.Content)})
+			if in.First && in.Content == "" {
+				in.Content = "^"
+			}
+			if in.Content != nil {
+				_ = json.NewEncoder(w).Encode(map[string]any{"tokens": []rune(fmt.Sprint(in.Content))})
+			}
 		}
 	})
 	return New(e, Ours{}, State{}, slog.New(slog.DiscardHandler))
@@ -102,12 +111,12 @@ func TestTextBeforeMedia(t *testing.T) {
 	}{
 		{true, `{"tools":[1],"messages":[{"content":"a"},{"content":[{"type":"text","text":"b"},` + picture + `,{"type":"text","text":"c"}]},{"content":"d"}]}`, "a|b", true},
 		{true, `{"tools":[1],"messages":[{"content":[{"type":"text","text":"a"},{"type":"text","text":"b"},` + sound + `]}]}`, "a\nb", true},
-		{true, `{"tools":[1],"messages":[{"content":[` + picture + `]}]}`, "", true},
-		{true, `{"tools":[1],"messages":[{"role":"tool","content":[` + sound + `]}]}`, "", true},
+		{true, `{"tools":[1],"messages":[{"content":[` + picture + `]}]}`, "^", true},
+		{true, `{"tools":[1],"messages":[{"role":"tool","content":[` + sound + `]}]}`, "^", true},
 		{true, `{"tools":[1],"messages":[{"content":[{"type":"text","text":"b \"image_url\""}]},{"content":"e"}]}`, `b "image_url"|e|`, false},
 		{true, `{"tools":[1],"messages":[{"content":[{"type":"te\u0078t","text":"b"}]},{"content":null}]}`, `b||`, false},
 		{false, `{"prompt":{"prompt_string":"one <media> two <media>","multimodal_data":["secret","secret"]}}`, "one ", true},
-		{false, `{"prompt":{"prompt_string":"<media>","multimodal_data":["secret"]}}`, "", true},
+		{false, `{"prompt":{"prompt_string":"<media>","multimodal_data":["secret"]}}`, "^", true},
 		{false, `{"prompt":{"prompt_string":"no image","multimodal_data":[]}}`, "no image", false},
 		{false, `{"prompt":{"prompt_string":"no image","multimodal_data":null}}`, "no image", false},
 		{false, `{"prompt":{"prompt_string":"a long one","PROMPT_STRING":"b"}}`, "a long one", false},

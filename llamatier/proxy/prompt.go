@@ -68,6 +68,10 @@ func set(value json.RawMessage, usual string) bool {
 // find finds the tokens of a prompt with a body.
 func (h *Handler) find(ctx context.Context, p *prompt, body []byte) (err error) {
 	in := p.in
+	if p.api.infill {
+		p.Tokens, err = h.infill(ctx, in, p.Private)
+		return err
+	}
 	if p.api.convert != nil {
 		if in, err = p.api.convert(in); err != nil {
 			return err
@@ -94,7 +98,7 @@ func (h *Handler) tokens(ctx context.Context, body []byte, in members, chat, pri
 		return nil, nil, err
 	}
 	if private {
-		tokens, err = h.engine.Tokenize(ctx, text, true)
+		tokens, err = h.engine.Tokenize(ctx, text, true, true)
 	} else {
 		tokens, err = h.texts.tokenize(ctx, text)
 	}
@@ -133,7 +137,7 @@ func (h *Handler) mixed(ctx context.Context, prompt json.RawMessage) (tokens []i
 	case len(tokens) == 0:
 		return nil, errNotUnderstood // several prompts
 	case texts > 0:
-		return h.engine.Tokenize(ctx, prompt, true)
+		return h.engine.Tokenize(ctx, prompt, true, true)
 	}
 	return tokens, nil
 }
@@ -291,7 +295,7 @@ func (h *Handler) parts(ctx context.Context, text string, media []json.RawMessag
 			part.ID = contentID(m)
 		}
 		if i < mediaMax && texts[i+1] != "" {
-			if part.Tokens, err = h.engine.Tokenize(ctx, texts[i+1], false); err != nil {
+			if part.Tokens, err = h.engine.Tokenize(ctx, texts[i+1], false, true); err != nil {
 				return "", nil, err
 			}
 		}

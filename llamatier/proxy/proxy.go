@@ -34,6 +34,8 @@ import (
 
 // Handler answers in place of an engine.
 type Handler struct {
+	Infill Infill // set before Use
+
 	engine *llamatier.Engine
 	state  State
 	ours   Ours
@@ -106,6 +108,7 @@ type api struct {
 	named   string                         // the type of its events, if these have names
 	convert func(members) (members, error) // into the body of a chat; nil: it is one, or a prompt
 	loose   bool                           // llama-server drops the number of a slot
+	infill  bool                           // a text with a gap, of which we make the prompt ourselves
 }
 
 // prompts are the requests whose prompt can be found out, by path.
@@ -113,6 +116,7 @@ var prompts = map[string]api{
 	"/completion":          {},
 	"/completions":         {},
 	"/v1/completions":      {named: "text_completion"},
+	"/infill":              {infill: true},
 	"/chat/completions":    {chat: true, named: "chat.completion.chunk"},
 	"/v1/chat/completions": {chat: true, named: "chat.completion.chunk"},
 	"/responses":           {chat: true, convert: fromResponses},
@@ -283,7 +287,7 @@ const (
 // compare notes whether llama-server has made a prompt of another length.
 func (h *Handler) compare(path string, turn *llamatier.Turn, answer *llamatier.Answer) {
 	reads := turn.Reads(answer)
-	if prompts[path].convert == nil {
+	if a := prompts[path]; a.convert == nil && !a.infill {
 		if !reads {
 			h.texts.forget(1)
 		}

@@ -341,6 +341,32 @@ func TestUnderstanding(t *testing.T) {
 	}
 }
 
+// TestTextsWithAGap: the prompt that llama-server makes of one, as far as there is room and the model has tokens for the
+// parts.
+func TestTextsWithAGap(t *testing.T) {
+	few, all := map[string]int32{"pre": '<', "suf": '|', "mid": '>'}, map[string]int32{"pre": '<', "suf": '|', "mid": '>', "rep": 4, "sep": 5}
+	usual, short := Infill{few, 64, -1, 200, false}, Infill{all, 16, 5, 30, false}
+	h, r := sees(t), httptest.NewRequest(http.MethodPost, "/infill", nil)
+	for _, c := range []struct {
+		Infill
+		in, want string // "": llama-server refuses it
+	}{
+		{usual, `"input_prefix":"abc","input_suffix":["d",101],"prompt":"f"`, "[]^<abcf|[d 101]>"},
+		{Infill{few, 64, -1, 200, true}, `"input_prefix":"abc","input_suffix":"d","prompt":5`, "[]^|d<abc>"},
+		{usual, `"input_prefix":"a","input_suffix":"","input_extra":[{"text":"x"}]`, "[\n\n--- snippet ---\n\n x]^<a|>"},
+		{Infill{all, 64, -1, 200, false}, `"input_prefix":"a","input_suffix":"","input_extra":[{"text":"x","filename":"n"},{"text":"y"}]`, "[4 myproject\n 5 n\n x 5 tmp\n y 5 filename\n]^<a|>"},
+		{short, `"input_prefix":"0123456789abcdef","input_suffix":"uvw"`, "me\n]^<456789abcdef|uv>"},
+		{short, `"input_prefix":"","input_suffix":"uvw","prompt":"xyz"`, "me\n]^<xyz|>"},
+		{Infill{}, `"input_prefix":"a","input_suffix":""`, ""}, {usual, `"input_suffix":""`, ""}, {usual, `"input_prefix":"","input_suffix":"","input_extra":{}`, ""},
+		{usual, `"input_prefix":"","input_suffix":"","input_extra":[5]`, ""}, {usual, `"input_prefix":"","input_suffix":"","input_extra":[{"text":"","filename":5}]`, ""},
+	} {
+		h.Infill = c.Infill
+		p, err := h.understand(r, []byte("{"+c.in+"}"), prompts["/infill"])
+		require.Equal(t, c.want == "", err != nil, c.in)
+		require.True(t, err != nil || c.want == string(p.Tokens), c.want)
+	}
+}
+
 // TestTheEndOfAnAnswer is found in pieces of any size, and only if all of it came. The client of a
 // stream may go away before the end of the connection comes.
 func TestTheEndOfAnAnswer(t *testing.T) {

@@ -67,7 +67,7 @@ const (
 // tokenize returns the tokens of the text with which a prompt begins.
 func (x *texts) tokenize(ctx context.Context, text string) ([]int32, error) {
 	if x.control == nil || len(text) < textLeast {
-		return x.engine.Tokenize(ctx, text, true)
+		return x.engine.Tokenize(ctx, text, true, true)
 	}
 	if x.coming != nil {
 		select {
@@ -79,7 +79,7 @@ func (x *texts) tokenize(ctx context.Context, text string) ([]int32, error) {
 	if bytes == len(text) {
 		return tokens, nil
 	}
-	rest, err := x.engine.Tokenize(ctx, text[bytes:], bytes == 0)
+	rest, err := x.engine.Tokenize(ctx, text[bytes:], bytes == 0, true)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,8 @@ func (x *texts) tokenize(ctx context.Context, text string) ([]int32, error) {
 	if n := llamatier.LastControl(tokens, len(tokens), x.control); n > 0 {
 		// A token that llama-server adds has no piece in the text.
 		piece, err := x.piece(ctx, tokens[n])
-		if err == nil && piece != "" && strings.Count(text, piece) == count(tokens, tokens[n]) {
+		same := len(slices.DeleteFunc(slices.Clone(tokens), func(token int32) bool { return token != tokens[n] }))
+		if err == nil && piece != "" && strings.Count(text, piece) == same {
 			k.start, k.n = strings.LastIndex(text, piece), n
 			k.end = k.start + len(piece)
 		}
@@ -100,14 +101,19 @@ func (x *texts) tokenize(ctx context.Context, text string) ([]int32, error) {
 	return tokens, nil
 }
 
-// count counts a token among some.
-func count(tokens []int32, token int32) (n int) {
-	for _, t := range tokens {
-		if t == token {
-			n++
-		}
+// list returns the tokens of a list of texts and tokens, in which nothing stands for a control token. Those of a private
+// one are not kept.
+func (x *texts) list(ctx context.Context, list []any, private bool) ([]int32, error) {
+	text := "\x00" + string(encode(list)) // as hardly any prompt begins
+	bytes, tokens, drops := x.longest(text)
+	if bytes == len(text) {
+		return tokens, nil
 	}
-	return n
+	tokens, err := x.engine.Tokenize(ctx, list, false, false)
+	if err == nil && !private {
+		x.add(known{text: text, tokens: tokens}, drops)
+	}
+	return tokens, err
 }
 
 // learn learns the tokens of a stored conversation, whose prompt may have no text for its first token.

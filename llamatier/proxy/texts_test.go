@@ -381,4 +381,10 @@ func TestPrivateTextsAreNotKept(t *testing.T) {
 		require.Equal(t, spell(messages(12, 1), true), tokens)
 		require.Equal(t, private, len(h.texts.known) == 0)
 	}
+	x := &sees(t).texts
+	for _, known := range []int{0, 1, 1} {
+		tokens, _ := x.list(t.Context(), []any{messages(12, 1)}, known == 0)
+		require.Equal(t, "["+messages(12, 1)+"]", string(tokens))
+		require.Len(t, x.known, known)
+	}
 }
