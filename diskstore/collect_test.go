@@ -139,7 +139,7 @@ func TestObsoletePagesLeaveFirst(t *testing.T) {
 		t.Helper()
 		answer.Store(says)
 		age(t, ours, time.Now().Add(-time.Hour))
-		age(t, orphans, time.Now().Add(-2*time.Minute))
+		age(t, orphans, time.Now().Add(-5*time.Minute))
 		before, others := len(filesIn(t, orphans, dir.PageExt)), len(filesIn(t, ours, dir.PageExt))
 		for had := s.Stats().Evicted; s.Stats().Evicted == had; seed++ {
 			putSettled(t, s, seed, seed+1)

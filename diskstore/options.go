@@ -56,11 +56,12 @@ type Options struct {
 	// written to manifest.json and never trusted. Nil writes an empty identity.
 	Identity map[string]string
 
-	// Origin says where the model is from. The local tier's manifest keeps it. "" is unknown.
+	// Origin says where the model is from. The local tier's manifest keeps it, and "several" of different ones.
+	// "" is unknown.
 	Origin string
 
 	// Obsolete picks fingerprints, by identity and origin, whose models are gone: pages of theirs that were not
-	// used within a minute leave the local tier before all others. A collection waits for it, at most a second,
+	// used within two minutes leave the local tier before all others. A collection waits for it, at most a second,
 	// and not while an earlier call goes on. Nil picks none.
 	Obsolete func(FingerprintUsage) bool
 

@@ -232,9 +232,8 @@ type GCReport struct {
 
 // GC removes pages. Without a selection of fingerprints or age, GC brings both tiers within
 // their budgets, as the store does by itself: pages evicted from the local tier move to the
-// remote one, the least recently used first and always a page before the pages that it
-// continues; while the remote tier cannot be used, the local tier stays unchanged. With a
-// selection, GC deletes every selected file from both tiers, independent of budgets.
+// remote one, in the order of the package comment; while the remote tier cannot be used, the
+// local tier stays unchanged. With a selection, GC deletes every selected file from both tiers, independent of budgets.
 //
 // GC returns its report together with the first error of the local tier.
 func (r *Root) GC(ctx context.Context, opt GCOptions) (GCReport, error) {

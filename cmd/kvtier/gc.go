@@ -48,8 +48,9 @@ With --older-than, pages are removed that were last used longer ago, from both t
 kvtier rm removes those of a model.
 
 Without it, each tier is brought within its budget, as servers do by themselves.
-Pages that leave the local tier move to the remote one: the least recently used
-first, and the end of a conversation before its beginning. The budgets are those
+Pages that leave the local tier move to the remote one: first those whose weights
+Ollama has deleted, then the least recently used, and the end of a conversation
+before its beginning. The budgets are those
 of the server's variables, or of --local-gb and --remote-gb.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.olderThan == "" && !at.budgets[tier.Local] && !at.budgets[tier.Remote] {
@@ -135,9 +136,9 @@ func (f *collectFlags) run(ctx context.Context, out *output, at *storage, models
 		done.Tiers = []collectedTier{{Tier: tier.Local, GCTier: report.Local}}
 		if at.config.Remote != "" {
 			done.Tiers = append(done.Tiers, collectedTier{Tier: tier.Remote, GCTier: report.Remote})
-		}
-		if report.RemoteErr != nil {
-			done.Tiers[1].Error = report.RemoteErr.Error()
+			if report.RemoteErr != nil {
+				done.Tiers[1].Error = report.RemoteErr.Error()
+			}
 		}
 		if len(f.models) > 0 { // files in quarantine go, too
 			drops, err := root.DropQuarantined(ctx, chosen.has, f.dryRun)

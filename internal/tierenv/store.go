@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -55,13 +56,19 @@ func Origin(model string) string {
 }
 
 // Obsolete reports whether Ollama has deleted a model's weights: the folder of the origin is there, with blobs of
-// others. Weights from elsewhere, or from a folder that cannot be read, are not obsolete.
+// others, and none of these is the model's. Weights from elsewhere, or from a folder that cannot be read, are
+// not obsolete.
 func Obsolete(use diskstore.FingerprintUsage) bool {
 	_, blobs, _ := strings.Cut(use.Origin, " ")
+	if !filepath.IsAbs(blobs) {
+		return false
+	}
 	weights := filepath.Join(blobs, "sha256-"+use.Identity[KeyWeights])
-	others, _ := filepath.Glob(filepath.Join(blobs, "sha256-*"))
-	_, err := os.Lstat(weights)
-	return errors.Is(err, fs.ErrNotExist) && len(others) > 0 && Origin(weights) == use.Origin
+	if _, err := os.Lstat(weights); !errors.Is(err, fs.ErrNotExist) || Origin(weights) != use.Origin {
+		return false
+	}
+	entries, err := os.ReadDir(blobs)
+	return err == nil && slices.ContainsFunc(entries, func(e os.DirEntry) bool { return strings.HasPrefix(e.Name(), "sha256-") })
 }
 
 // PrepareRoot makes the local root, and refuses an unsafe one: K/V is the prompt in another form.

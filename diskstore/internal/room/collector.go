@@ -126,6 +126,7 @@ func (c *Collector) Collect(ctx context.Context, want Demand) error {
 	if over <= 0 && !c.Stale() {
 		return c.uncounted(ctx, want)
 	}
+	want.obsolete = c.obsolete(ctx) // which may take a while
 	release, err := c.lockTier(ctx, want)
 	if errors.Is(err, tier.ErrLocked) {
 		if c.Stale() {
@@ -141,6 +142,13 @@ func (c *Collector) Collect(ctx context.Context, want Demand) error {
 	defer c.opt.Swept(ctx) // after the release: others collect meanwhile
 	defer release()
 	return c.collectLocked(ctx, want)
+}
+
+func (c *Collector) obsolete(ctx context.Context) map[pagefile.Key]bool {
+	if c.opt.Obsolete == nil {
+		return nil
+	}
+	return c.opt.Obsolete(ctx)
 }
 
 // lockTier locks the tier for collecting. While another process has the lock, lockTier waits,
@@ -175,7 +183,7 @@ func (c *Collector) collectLocked(ctx context.Context, want Demand) error {
 	if err != nil {
 		return err
 	}
-	pick, late := c.victims(ctx, want, guess, before), recency.NewFutures(ctx, c.files.Tier, c.opt.Now, c.opt.Failed)
+	pick, late := c.victims(want, guess, before), recency.NewFutures(ctx, c.files.Tier, c.opt.Now, c.opt.Failed)
 	found, err := c.files.Count(ctx, func(info tier.Info) {
 		pick.add(info)
 		late.Add(info)
@@ -206,7 +214,7 @@ func (c *Collector) collectLocked(ctx context.Context, want Demand) error {
 		}
 	}
 	if moved || over > guess || !before.Equal(pick.before) { // or the first shortage was unknown
-		pick = c.victims(ctx, want, over, before)
+		pick = c.victims(want, over, before)
 		if err := c.files.List(ctx, pick.add); err != nil {
 			return err
 		}
@@ -231,7 +239,7 @@ func (c *Collector) collectLocked(ctx context.Context, want Demand) error {
 			}
 			return err
 		}
-		pick = c.victims(ctx, want, over, before)
+		pick = c.victims(want, over, before)
 		if err := c.files.List(ctx, pick.add); err != nil {
 			return err
 		}
@@ -307,6 +315,8 @@ type Demand struct {
 	// recent is the start of the last recency.TouchEvery: a tier that is only nearly full keeps files
 	// used since.
 	recent time.Time
+
+	obsolete map[pagefile.Key]bool // fingerprints whose files leave before all others
 }
 
 // demandAt returns the demand of a page at a place, with the page's recency.

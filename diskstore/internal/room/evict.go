@@ -106,12 +106,12 @@ func (c *Collector) Rehearse(ctx context.Context) error {
 	}
 	c.files.Book.Suppose(found.Total() + l.Claimed())
 	// By this machine's clock alone: a rehearsal makes no file to read the filesystem's clock.
-	want := Demand{recent: c.opt.Now().Add(-recency.TouchEvery)}
+	want := Demand{recent: c.opt.Now().Add(-recency.TouchEvery), obsolete: c.obsolete(ctx)}
 	over, before, err := c.Shortage(ctx, want)
 	if err != nil || over <= 0 {
 		return err
 	}
-	pick := c.victims(ctx, want, over, before)
+	pick := c.victims(want, over, before)
 	if err := c.files.List(ctx, pick.add); err != nil {
 		return err
 	}

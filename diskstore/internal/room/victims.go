@@ -2,7 +2,6 @@ package room
 
 import (
 	"cmp"
-	"context"
 	"math"
 	"slices"
 	"time"
@@ -32,12 +31,9 @@ type victims struct {
 }
 
 // victims begins a listing of files to evict.
-func (c *Collector) victims(ctx context.Context, want Demand, need int64, before time.Time) *victims {
-	v := &victims{need: need, before: before, most: maxVictims, recent: want.recent}
-	if need > 0 && c.opt.Obsolete != nil {
-		v.obsolete = c.opt.Obsolete(ctx)
-	}
-	return v
+func (c *Collector) victims(want Demand, need int64, before time.Time) *victims {
+	recent := want.recent.Add(-recency.TouchEvery) // a page that is being written may still move its chain up
+	return &victims{need: need, before: before, most: maxVictims, obsolete: want.obsolete, recent: recent}
 }
 
 // used is the last use that orders files: for obsolete ones centuries before all others. A chain in use, which
