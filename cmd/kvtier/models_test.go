@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,9 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kvtier/kvtier/diskstore"
-	"github.com/kvtier/kvtier/diskstore/pagefile"
-	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
@@ -47,20 +43,4 @@ func TestAmbiguousDigits(t *testing.T) {
 	require.Zero(t, status, said)
 	status, _, said = kvtier(t, "rm", "--model", "abcd1")
 	require.Zero(t, status, said)
-}
-
-// TestLossyPagesAreCounted: stat has a row for them where there are any.
-func TestLossyPagesAreCounted(t *testing.T) {
-	exact := pagefile.Key{7}
-	s := newTierStat(tier.Remote, diskstore.RootTierUsage{Pages: 12, Fingerprints: []diskstore.FingerprintUsage{
-		{Fingerprint: exact, Pages: 9},
-		{Fingerprint: pagefile.ColdFingerprint(exact), Identity: map[string]string{tier.KeyLossyOf: exact.String()}, Pages: 2, Tails: 1},
-	}})
-	var out bytes.Buffer
-	printStat(&out, []tierStat{s})
-	require.Regexp(t, `(?m)^lossy +3$`, out.String())
-	out.Reset()
-	s.Lossy = 0
-	printStat(&out, []tierStat{s})
-	require.NotContains(t, out.String(), "lossy")
 }
