@@ -29,11 +29,6 @@ func read(t *testing.T, name string) string {
 	return string(data)
 }
 
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
 // files lists the repository's files that keep accepts, by slashed path from the root,
 // without build/ and hidden folders.
 func files(t *testing.T, keep func(name string) bool) []string {

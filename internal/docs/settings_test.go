@@ -66,29 +66,24 @@ func TestProgramsOfVariables(t *testing.T) {
 		require.Contains(t, want, own)
 		delete(want, own)
 	}
-	said := make(map[string]string)
-	for _, cells := range rows(t, "## All variables") {
-		said[strings.Trim(cells[0], "`")] = cells[3]
-	}
-	require.Equal(t, want, said)
+	require.Equal(t, want, column(t, 3))
 }
 
-// rows returns the cells of a table in the configuration, without its head.
-func rows(t *testing.T, heading string) (all [][]string) {
-	for _, line := range strings.Split(section(t, read(t, configuration), heading), "\n") {
+// column returns a column of the table of all variables, by their names.
+func column(t *testing.T, n int) map[string]string {
+	cells := make(map[string]string)
+	for _, line := range strings.Split(section(t, read(t, configuration), "## All variables"), "\n") {
 		if strings.HasPrefix(line, "| `") {
-			all = append(all, strings.Split(strings.Trim(line, "| "), " | "))
+			row := strings.Split(strings.Trim(line, "| "), " | ")
+			cells[strings.Trim(row[0], "`")] = strings.Trim(row[n], "`")
 		}
 	}
-	return all
+	return cells
 }
 
 // TestDefaults compares the table with the settings of an empty environment.
 func TestDefaults(t *testing.T) {
-	said := make(map[string]string)
-	for _, cells := range rows(t, "## All variables") {
-		said[strings.Trim(cells[0], "`")] = strings.Trim(cells[1], "`")
-	}
+	said := column(t, 1)
 	for name := range said {
 		if strings.HasPrefix(name, "OLLAMA_") {
 			t.Setenv(name, "")
@@ -168,11 +163,24 @@ func TestLogLines(t *testing.T) {
 	both := explained(t, "### Of both programs")
 	ofPatched, ofDaemon := explained(t, "### Of the patched releases"), explained(t, "### Under llama-server")
 
-	requireExplained(t, "a patched release", logged(store+patched, aboveDebug), append(ofPatched, both...))
-	requireExplained(t, "the daemon", logged(store+daemon, aboveDebug), append(ofDaemon, both...))
-	requireLogged(t, "any program", both, logged(store+patched+daemon, anyLevel))
-	requireLogged(t, "a patched release", ofPatched, logged(patched, anyLevel))
-	requireLogged(t, "the daemon", ofDaemon, logged(daemon, anyLevel))
+	requireExplained := func(messages, lines []string) {
+		require.NotEmpty(t, messages)
+		for _, message := range messages {
+			explains := func(line string) bool { return isLine(message, line) }
+			require.True(t, slices.ContainsFunc(lines, explains), "%s does not say what a log line means: %q", configuration, message)
+		}
+	}
+	requireLogged := func(lines, messages []string) {
+		for _, line := range lines {
+			says := func(message string) bool { return isLine(message, line) }
+			require.True(t, slices.ContainsFunc(messages, says), "%s explains a line that no such program logs: %q", configuration, line)
+		}
+	}
+	requireExplained(logged(store+patched, aboveDebug), append(ofPatched, both...))
+	requireExplained(logged(store+daemon, aboveDebug), append(ofDaemon, both...))
+	requireLogged(both, logged(store+patched+daemon, anyLevel))
+	requireLogged(ofPatched, logged(patched, anyLevel))
+	requireLogged(ofDaemon, logged(daemon, anyLevel))
 }
 
 // logged returns the messages that code logs at some levels, by a logger or as text.
@@ -190,25 +198,6 @@ func explained(t *testing.T, heading string) []string {
 func isLine(message, line string) bool {
 	rest, ok := strings.CutPrefix(strings.TrimSpace(message), line)
 	return ok && (rest == "" || strings.ContainsAny(rest[:1], ";:,"))
-}
-
-func requireExplained(t *testing.T, program string, messages, lines []string) {
-	t.Helper()
-	require.NotEmpty(t, messages, program)
-	for _, message := range messages {
-		if !slices.ContainsFunc(lines, func(line string) bool { return isLine(message, line) }) {
-			t.Errorf("%s does not say what this log line of %s means: %q", configuration, program, message)
-		}
-	}
-}
-
-func requireLogged(t *testing.T, program string, lines, messages []string) {
-	t.Helper()
-	for _, line := range lines {
-		if !slices.ContainsFunc(messages, func(message string) bool { return isLine(message, line) }) {
-			t.Errorf("%s explains a line of %s that nothing logs: %q", configuration, program, line)
-		}
-	}
 }
 
 // Documents with tables that the code makes.
