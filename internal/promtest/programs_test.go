@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -108,45 +107,30 @@ func (s series) number() string { return fmt.Sprint(s.Value[1]) }
 
 // query runs one query. The error is that of Prometheus, such as of its syntax.
 func (p *prometheus) query(ctx context.Context, expr string) ([]series, error) {
-	var data struct {
-		ResultType string
-		Result     json.RawMessage
-	}
-	if err := p.get(ctx, "/api/v1/query?query="+url.QueryEscape(expr), &data); err != nil {
-		return nil, fmt.Errorf("%s: %w", expr, err)
-	}
-	if data.ResultType != "vector" {
-		return nil, fmt.Errorf("%s is a %s", expr, data.ResultType)
-	}
-	var all []series
-	return all, json.Unmarshal(data.Result, &all)
-}
-
-// get decodes the data of an answer of Prometheus.
-func (p *prometheus) get(ctx context.Context, path string, data any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/api/v1/query?query="+url.QueryEscape(expr), nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return err
-	}
 	var answer struct {
-		Status string
-		Error  string
-		Data   json.RawMessage
+		Status, Error string
+		Data          struct {
+			ResultType string
+			Result     []series // of a vector
+		}
 	}
-	if err := json.Unmarshal(text, &answer); err != nil {
-		return fmt.Errorf("status %d: %w", resp.StatusCode, err)
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+		return nil, fmt.Errorf("%s: status %d: %w", expr, resp.StatusCode, err)
 	}
 	if answer.Status != "success" {
-		return fmt.Errorf("Prometheus refuses it: %s", answer.Error)
+		return nil, fmt.Errorf("%s: Prometheus refuses it: %s", expr, answer.Error)
 	}
-	return json.Unmarshal(answer.Data, data)
+	if answer.Data.ResultType != "vector" {
+		return nil, fmt.Errorf("%s is a %s", expr, answer.Data.ResultType)
+	}
+	return answer.Data.Result, nil
 }
