@@ -41,6 +41,18 @@ func decodeGuarded(t require.TestingT, c *Coder, id ID, stored []byte, n int) ([
 	return rows, err
 }
 
+// decodeAndCheck decodes a section of Split or a lossy encoding, and requires that checking agrees.
+func decodeAndCheck(t require.TestingT, c *Coder, id ID, stored []byte, n int) ([]byte, error) {
+	rows, err := decodeGuarded(t, c, id, stored, n)
+	in := bytes.NewReader(stored)
+	checked := Check(id, in, int64(n))
+	require.Equal(t, err == nil, checked == nil && in.Len() == 0, "decoding: %v, checking: %v", err, checked)
+	if err != nil {
+		require.ErrorIs(t, err, ErrCorrupt)
+	}
+	return rows, err
+}
+
 // decoded is what decodeGuarded decodes without an error.
 func decoded(t require.TestingT, c *Coder, id ID, stored []byte, n int) []byte {
 	rows, err := decodeGuarded(t, c, id, stored, n)
@@ -114,12 +126,10 @@ func TestEveryWayIsExact(t *testing.T) {
 		for _, width := range []int{2, 4} {
 			for name, rows := range contents(width, size[0], size[1]) {
 				row := size[1] * width
-				ways := allSplits
-				for _, way := range ways {
+				for _, way := range allSplits {
 					if len(rows)%way.width != 0 {
 						continue
 					}
-					way := way
 					if way.width == width && row <= blockBytes {
 						based := way
 						based.bases = based.basesOf(rows, row)
@@ -285,13 +295,8 @@ func TestDamage(t *testing.T) {
 func testDamage(t *testing.T, id ID, stored []byte, n int, second func(hostile []byte, n int) []byte) (try func(hostile []byte, n int) error) {
 	c := newCoder(t)
 	try = func(hostile []byte, n int) error {
-		got, err := decodeGuarded(t, c, id, hostile, n)
-		in := bytes.NewReader(hostile)
-		checked := Check(id, in, int64(n))
-		require.Equal(t, err == nil, checked == nil && in.Len() == 0, "decoding: %v, checking: %v", err, checked)
-		if err != nil {
-			require.ErrorIs(t, err, ErrCorrupt)
-		} else if second != nil {
+		got, err := decodeAndCheck(t, c, id, hostile, n)
+		if err == nil && second != nil {
 			require.True(t, bytes.Equal(second(hostile, n), got))
 		}
 		return err
@@ -332,12 +337,11 @@ func FuzzDecode(f *testing.F) {
 		if n < 0 || n > 1<<20 {
 			return
 		}
-		got, err := decodeGuarded(t, c, ID(id), stored, n)
+		decode := decodeGuarded
 		if id := ID(id); id == Split || id.Lossy() {
-			in := bytes.NewReader(stored)
-			checked := Check(id, in, int64(n))
-			require.Equal(t, err == nil, checked == nil && in.Len() == 0, "decoding: %v, checking: %v", err, checked)
+			decode = decodeAndCheck
 		}
+		got, err := decode(t, c, ID(id), stored, n)
 		if err != nil {
 			require.ErrorIs(t, err, ErrCorrupt)
 			return
