@@ -315,9 +315,7 @@ func (w *world) tree() []string {
 }
 
 // shown is a plan as text, with paths from the directory.
-func (w *world) shown(p *Plan) string { return strings.ReplaceAll(w.shownAt(p), w.dir, "") }
-
-func (w *world) shownAt(p *Plan) string {
+func (w *world) shown(p *Plan) string {
 	var b strings.Builder
 	for _, s := range p.Steps {
 		b.WriteString(s.Text + "\n")
@@ -331,7 +329,7 @@ func (w *world) shownAt(p *Plan) string {
 	for _, last := range p.Last {
 		b.WriteString("Then: " + last + "\n")
 	}
-	return b.String()
+	return strings.ReplaceAll(b.String(), w.dir, "")
 }
 
 // state is the only status.

@@ -209,8 +209,8 @@ func TestPagesOfEarlierInstalls(t *testing.T) {
 // its settings, its group and its note, and is not restarted for a change that it has not seen.
 func TestAnUpdateThatFails(t *testing.T) {
 	t.Parallel()
-	once := func(w *world, line string) func() {
-		return func() {
+	once := func(line string) func(*world) {
+		return func(w *world) {
 			run, failed := w.sys.run, false
 			w.sys.run = func(ctx context.Context, v []string, name string, args ...string) (string, error) {
 				if !failed && strings.Join(append([]string{filepath.Base(name)}, args...), " ") == line {
@@ -222,20 +222,18 @@ func TestAnUpdateThatFails(t *testing.T) {
 		}
 	}
 	for name, tc := range map[string]struct {
-		lay       func(*world) func()
+		lay       func(*world)
 		says      string
 		restarted bool
 	}{
-		"ours does not run": {func(w *world) func() { return once(w, "llama-server --version") }, "it failed", false},
-		"reload":            {func(w *world) func() { return once(w, "systemctl daemon-reload") }, "it failed", true},
-		"restart":           {func(w *world) func() { return once(w, "systemctl restart ollama.service") }, "ollama.service (models that are loaded are unloaded): it failed", true},
-		"switched off": {func(w *world) func() {
-			return func() { w.write("proc/7/environ", "OLLAMA_KV_TIERING=0\x00", 0o644) }
-		}, "another drop-in sets it", true},
+		"ours does not run": {once("llama-server --version"), "it failed", false},
+		"reload":            {once("systemctl daemon-reload"), "it failed", true},
+		"restart":           {once("systemctl restart ollama.service"), "ollama.service (models that are loaded are unloaded): it failed", true},
+		"switched off":      {func(w *world) { w.write("proc/7/environ", "OLLAMA_KV_TIERING=0\x00", 0o644) }, "another drop-in sets it", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, before := newUpdate(t)
-			tc.lay(w)()
+			tc.lay(w)
 			err := w.updateAll()
 			require.ErrorContains(t, err, tc.says)
 			require.ErrorContains(t, err, "; the installation for ollama.service is again as it was")
