@@ -102,7 +102,6 @@ func TestDevices(t *testing.T) {
 		{root, []string{"/x/libggml-sycl.so"}, none, []string{"sycl 1002:744C", "sycl 8086:56A0"}},
 		{root, []string{"/x/libggml-cpu-haswell.so", "/cuda/libggml-blas.so"}, none, nil},
 		{t.TempDir(), cuda, none, nil}, // without a driver there is no card
-		{t.TempDir(), static, none, nil},
 		{withDXG, static, wsl, []string{"cuda NVIDIA RTX A2000"}},
 	} {
 		kinds, err := devices(test.root, test.libraries, test.smi)

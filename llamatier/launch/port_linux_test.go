@@ -33,9 +33,6 @@ func TestTheDefaultPort(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "127.0.0.1", name)
 		require.Equal(t, want, number, text)
-		_, number, err = command("-m x --port 5").Address(real)
-		require.NoError(t, err)
-		require.Equal(t, 5, number)
 	}
 	_, number, err := command("-m x").Address(filepath.Join(t.TempDir(), "none"))
 	require.NoError(t, err)
