@@ -2,6 +2,7 @@ package rates
 
 import (
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -18,12 +19,7 @@ func formed(tier string, list ...Form) []Page {
 }
 
 // repeat returns n times a form.
-func repeat(n int, form Form) (list []Form) {
-	for range n {
-		list = append(list, form)
-	}
-	return list
-}
+func repeat(n int, form Form) []Form { return slices.Repeat([]Form{form}, n) }
 
 // read follows a restore of pages that each take a time.
 func read(r *Rates, took func(Page) float64, pages []Page) {

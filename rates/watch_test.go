@@ -253,15 +253,13 @@ func TestTiersOfAChainAreToldApart(t *testing.T) {
 }
 
 // refusing returns rates that refuse a slow remote tier.
-func refusing(c *clock) (*Rates, machine) {
-	m := machine{token: 1e-3, tiers: map[string]float64{"remote": 1 * MB}}
-	r := m.known(c, 16384, "remote")
-	return r, m
+func refusing(c *clock) *Rates {
+	return machine{token: 1e-3, tiers: map[string]float64{"remote": 1 * MB}}.known(c, 16384, "remote")
 }
 
 func TestRefusedTierIsProbedNowAndThen(t *testing.T) {
 	c := newClock()
-	r, _ := refusing(c)
+	r := refusing(c)
 	pages := pagesOf("remote", 16)
 	require.Zero(t, r.Plan(Chain{Pages: pages}))
 	n, limit := r.Probe(Chain{Pages: pages}, testAhead)
@@ -284,7 +282,7 @@ func TestRefusedTierIsProbedNowAndThen(t *testing.T) {
 }
 
 func TestProbeReadsOneTier(t *testing.T) {
-	r, _ := refusing(newClock())
+	r := refusing(newClock())
 	pages := append(pagesOf("remote", 1), pagesOf("local", 4)[1:]...)
 	n, _ := r.Probe(Chain{Pages: pages}, testAhead)
 	require.Equal(t, 1, n)
@@ -293,7 +291,7 @@ func TestProbeReadsOneTier(t *testing.T) {
 // A tier that is quick again is soon read from again.
 func TestProbeFindsThatATierIsQuickAgain(t *testing.T) {
 	c := newClock()
-	r, _ := refusing(c)
+	r := refusing(c)
 	pages := pagesOf("remote", 16)
 	for probes := 0; r.Plan(Chain{Pages: pages}) == 0; probes++ {
 		require.Less(t, probes, 3)
