@@ -122,14 +122,6 @@ func newComputeLine() line { return line{halfLife: computeHalfLife} }
 
 func newReadLine() line { return line{halfLife: readHalfLife, proportional: true} }
 
-func newTier() *tier {
-	t := &tier{}
-	for form := range t.read {
-		t.read[form] = newReadLine()
-	}
-	return t
-}
-
 // Computed notes the time of a batch. tokens is the number of tokens, position the mean of
 // their positions. A batch of fewer than batchTokensMin tokens counts only if it took less time
 // than predicted: where every prompt is read from the store, no larger batch may come.
@@ -171,7 +163,10 @@ func (r *Rates) tierLocked(name string) *tier {
 func (r *Rates) keptTierLocked(name string) *tier {
 	t, ok := r.tiers[name]
 	if !ok {
-		t = newTier()
+		t = new(tier)
+		for form := range t.read {
+			t.read[form] = newReadLine()
+		}
 		r.tiers[name] = t
 	}
 	return t
