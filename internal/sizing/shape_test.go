@@ -244,17 +244,13 @@ func FuzzReadHeader(f *testing.F) {
 func TestUnits(t *testing.T) {
 	for text, want := range map[string]int64{
 		"8G": 8e9, "8GB": 8e9, "8 gb": 8e9, "8GiB": 8 << 30, "200GB": 200e9, "1.5T": 15e11, "0": 0, "512MiB": 512 << 20,
-		" 7.5g ": 75e8, "131072": 131072, "1e": -1,
+		" 7.5g ": 75e8, "131072": 131072,
 	} {
 		got, err := ParseBytes(text)
-		if want < 0 {
-			require.ErrorContains(t, err, "is not a size", text)
-			continue
-		}
 		require.NoError(t, err, text)
 		require.Equal(t, want, got, text)
 	}
-	for _, text := range []string{"", "G", "-8G", "+8G", "8X", "8GBB", "1e9", "NaN", "Inf", "0x10", "1,5G", "8.0.1G", "9999999P", strings.Repeat("9", 400)} {
+	for _, text := range []string{"", "G", "-8G", "+8G", "8X", "8GBB", "1e", "1e9", "NaN", "Inf", "0x10", "1,5G", "8.0.1G", "9999999P", strings.Repeat("9", 400)} {
 		_, err := ParseBytes(text)
 		require.ErrorContains(t, err, "is not a size", text)
 	}

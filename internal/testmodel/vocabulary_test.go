@@ -34,10 +34,6 @@ func smallTokenizer(t *testing.T) tokenizer.BytePairEncoding {
 
 func TestTokenizerRoundTrip(t *testing.T) {
 	bpe := smallTokenizer(t)
-	everyByte := make([]byte, 0, 255)
-	for b := 1; b < 256; b++ { // upstream's Decode drops NUL
-		everyByte = append(everyByte, byte(b))
-	}
 	for _, text := range []string{
 		"", "a", " ", "\n\n", "The old castle, by the sea.",
 		"def f(x):\n\treturn x**2  # ünïcödé 日本語 🦙\r\n",
@@ -49,10 +45,10 @@ func TestTokenizerRoundTrip(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, text, decoded)
 	}
-	for _, b := range everyByte {
+	for b := 1; b < 256; b++ { // upstream's Decode drops NUL
 		decoded, err := bpe.Decode([]int32{int32(b)})
 		require.NoError(t, err)
-		require.Equal(t, string([]byte{b}), decoded, "token %d is byte %d", b, b)
+		require.Equal(t, string([]byte{byte(b)}), decoded, "token %d is byte %d", b, b)
 	}
 }
 
