@@ -47,10 +47,7 @@ func sample() telemetry.State {
 	}
 }
 
-func text(t *testing.T, state telemetry.State, opt Options) string {
-	t.Helper()
-	return string(opt.Text(state))
-}
+func text(state telemetry.State, opt Options) string { return string(opt.Text(state)) }
 
 // disk has counts of kvtier stat.
 var booked int64 = 20001
@@ -60,7 +57,7 @@ var disk = Disk{Tier: "local", Root: "/pages", Pages: 11, Tails: 3, PageBytes: 1
 // TestGolden compares the text of a state with a file; KVTIER_UPDATE=1 writes the file.
 func TestGolden(t *testing.T) {
 	const golden = "testdata/metrics.txt"
-	got := text(t, sample(), Options{Version: "1.2.3", Disks: []Disk{disk}})
+	got := text(sample(), Options{Version: "1.2.3", Disks: []Disk{disk}})
 	if os.Getenv("KVTIER_UPDATE") != "" {
 		require.NoError(t, os.WriteFile(golden, []byte(got), 0o644))
 	}
@@ -101,7 +98,7 @@ func requireWellFormed(t *testing.T, text string) {
 // A histogram has every bucket, none less than the one before, and a count that is the last one,
 // also where a report lacks some.
 func TestHistogramsAreComplete(t *testing.T) {
-	got := text(t, sample(), Options{})
+	got := text(sample(), Options{})
 	const labels = `engine="ollama",le="0.005",model="qwen3:8b"`
 	require.Contains(t, got, "ollama_kv_restore_seconds_bucket{"+labels+"} 1\n")
 	require.Contains(t, got, strings.ReplaceAll("ollama_kv_restore_seconds_bucket{"+labels+"} 2\n", "0.005", "100"))
@@ -109,7 +106,7 @@ func TestHistogramsAreComplete(t *testing.T) {
 	require.Contains(t, got, `ollama_kv_prompt_seconds_bucket{engine="ollama",le="100",model="qwen3:8b"} 2`+"\n")
 	require.Contains(t, got, `ollama_kv_prompt_seconds_bucket{engine="ollama",le="+Inf",model="qwen3:8b"} 3`+"\n")
 
-	got = text(t, telemetry.State{Models: []telemetry.ModelState{{Totals: map[string]float64{
+	got = text(telemetry.State{Models: []telemetry.ModelState{{Totals: map[string]float64{
 		`ollama_kv_restore_seconds_bucket{le="0.01"}`: 5,
 		`ollama_kv_restore_seconds_bucket{le="1"}`:    3, // falls
 		`ollama_kv_restore_seconds_bucket{le="0.3"}`:  9, // no bound of ours
@@ -133,7 +130,7 @@ func TestModelsOfOneName(t *testing.T) {
 	} {
 		state.Models = append(state.Models, telemetry.ModelState{Model: m, Engine: "ollama", Totals: map[string]float64{"ollama_kv_prompts_total": 1}})
 	}
-	got := text(t, state, Options{})
+	got := text(state, Options{})
 	requireWellFormed(t, got)
 	require.Contains(t, got, `ollama_kv_prompts_total{engine="ollama",model="a"} 2`)
 	require.Contains(t, got, `ollama_kv_prompts_total{engine="ollama",model="0123456789ab"} 1`)
@@ -142,26 +139,25 @@ func TestModelsOfOneName(t *testing.T) {
 	require.Contains(t, got, `ollama_kv_model_info{engine="ollama",model="a",page_tokens="0",weights="22"} 1`)
 }
 
-// A directory is one tier; memory of several processes adds up, and is down where one of them is.
 // The daemon before a llama-server does not know the pages of a slot in tiers, which is not 0.
 func TestUnknownPagesOfSlots(t *testing.T) {
 	state := sample()
 	state.Processes[0].Process.Engine = telemetry.EngineLlama
-	require.Equal(t, []string{"slot"}, matches(t, `ollama_kv_slot_pages\{.*tier="([a-z]+)"`, text(t, state, Options{})))
-	require.Len(t, matches(t, `ollama_kv_slot_pages\{.*tier="([a-z]+)"`, text(t, sample(), Options{})), 4)
+	require.Equal(t, []string{"slot"}, matches(`ollama_kv_slot_pages\{.*tier="([a-z]+)"`, text(state, Options{})))
+	require.Len(t, matches(`ollama_kv_slot_pages\{.*tier="([a-z]+)"`, text(sample(), Options{})), 4)
 }
 
 // matches are the first groups of all matches.
-func matches(t *testing.T, pattern, text string) (all []string) {
-	t.Helper()
+func matches(pattern, text string) (all []string) {
 	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
 		all = append(all, m[1])
 	}
 	return all
 }
 
+// A directory is one tier; memory of several processes adds up, and is down where one of them is.
 func TestTiers(t *testing.T) {
-	got := text(t, telemetry.State{Tiers: []telemetry.Tier{
+	got := text(telemetry.State{Tiers: []telemetry.Tier{
 		{Name: "ram", Pages: 1, Budget: 10}, {Name: "ram", Pages: 2, Budget: 10, Down: true}, {Name: "ram"},
 	}}, Options{})
 	requireWellFormed(t, got)
@@ -175,7 +171,7 @@ func TestTiers(t *testing.T) {
 func TestDisks(t *testing.T) {
 	budget := int64(7e9)
 	other := Disk{Tier: "remote", Root: "/else", Pages: 9, Budget: &budget}
-	got := text(t, sample(), Options{Disks: []Disk{disk, other}})
+	got := text(sample(), Options{Disks: []Disk{disk, other}})
 	requireWellFormed(t, got)
 	for _, line := range []string{
 		`ollama_kv_tier_pages{root="/pages",tier="local"} 11`, `ollama_kv_tier_booked_bytes{root="/pages",tier="local"} 20001`,
@@ -195,7 +191,7 @@ func TestHostileNames(t *testing.T) {
 	state := sample()
 	state.Models[0].Model.Name = "a\"b\\c\nd} 1\nevil_metric 1\xff"
 	state.Tiers[0].Root = "/pages\n\"x\""
-	got := text(t, state, Options{})
+	got := text(state, Options{})
 	requireWellFormed(t, got)
 	require.Contains(t, got, `model="a\"b\\c\nd} 1\nevil_metric 1`+"\uFFFD"+`"`)
 	require.NotContains(t, got, "\nevil_metric")
@@ -228,10 +224,10 @@ func TestHostileKeys(t *testing.T) {
 		"ollama_kv_queue_pages":                                           1, // a gauge among the totals
 		"ollama_kv_up":                                                    9,
 	} {
-		got := text(t, telemetry.State{Models: []telemetry.ModelState{{Totals: map[string]float64{key: value}}}}, Options{})
+		got := text(telemetry.State{Models: []telemetry.ModelState{{Totals: map[string]float64{key: value}}}}, Options{})
 		require.Equal(t, "# HELP ollama_kv_up 1, or 0 before a process has reported.\n# TYPE ollama_kv_up gauge\nollama_kv_up 0\n", got, "%q", key)
 	}
-	got := text(t, telemetry.State{Processes: []telemetry.ProcessState{{Gauges: map[string]float64{
+	got := text(telemetry.State{Processes: []telemetry.ProcessState{{Gauges: map[string]float64{
 		"ollama_kv_prompts_total": 1, `ollama_kv_tier_pages{tier="local"}`: 1, "ollama_kv_queue_pages": 1,
 	}}}}, Options{})
 	require.NotContains(t, got, "prompts")
@@ -252,17 +248,13 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestEmptyState(t *testing.T) {
-	requireWellFormed(t, text(t, telemetry.State{}, Options{}))
-}
-
 // Text that nothing but words could put there is in no metric.
 func TestNoWords(t *testing.T) {
 	state := sample()
 	words := &telemetry.Words{Begin: 1, Was: []int32{424242}, Is: []int32{434343}}
 	state.Prompts = []telemetry.StatePrompt{{Prompt: telemetry.Prompt{Miss: &telemetry.Miss{Cause: telemetry.CauseDiffers, Detail: "detail", Words: words}}}}
 	state.Processes[0].Busters = []telemetry.Buster{{Words: words}}
-	require.Equal(t, text(t, sample(), Options{}), text(t, state, Options{}))
+	require.Equal(t, text(sample(), Options{}), text(state, Options{}))
 }
 
 // Extra families follow the rules of names, and none is also a process's.
@@ -280,5 +272,5 @@ func TestExtraNames(t *testing.T) {
 // Names of other people reach a terminal as well, where their escapes would spoil the text.
 func TestLabelsAreShown(t *testing.T) {
 	s := telemetry.State{Tiers: []telemetry.Tier{{Name: telemetry.PlaceLocal, Root: "/a\u202e\u00a0\x1b\r\x00\"\\\nb"}}}
-	require.Contains(t, text(t, s, Options{}), `root="/a�����\"\\\nb"`)
+	require.Contains(t, text(s, Options{}), `root="/a�����\"\\\nb"`)
 }
