@@ -45,28 +45,11 @@ func (u *Unstored) Says(now time.Time) string {
 	return text + ", first seen " + Ago(u.Since, now) + "."
 }
 
-// unstoredOf explains the report of a process; nil for none.
-func unstoredOf(u *telemetry.Unstored) *Unstored {
-	if u == nil {
-		return nil
-	}
-	e := u.Cause.Explain()
-	return &Unstored{*u, e.Means, e.Remedy}
-}
-
 // Paged is where the pages of a model under paged attention are: those of each layer count.
 type Paged struct {
 	MemoryPages int64 `json:"memory_pages"`
 	SpillBytes  int64 `json:"spill_bytes"` // disk space that the spill has taken
 	VideoPages  int64 `json:"video_pages"` // of MemoryPages and of pages on the disk, those with a copy in video memory
-}
-
-func pagedOf(gauges map[string]float64) *Paged {
-	pages, ok := gauges["ollama_kv_paged_memory_pages"]
-	if !ok {
-		return nil
-	}
-	return &Paged{int64(pages), int64(gauges["ollama_kv_paged_spill_bytes"]), int64(gauges["ollama_kv_paged_video_pages"])}
 }
 
 // Paging is the state of paged attention in a process, for people; empty where it is not asked for.
@@ -109,8 +92,14 @@ func Processes(s telemetry.State, name Name) []Process {
 			Model: name(of.Model.Weights, of.Model.Name), Weights: of.Model.Weights, Namespace: of.Model.Namespace,
 			Engine: of.Process.Engine, PID: of.Process.PID, CacheType: of.Model.CacheType,
 			Started: Known(of.Started), At: of.At, Slots: []Slot{}, Memory: append([]telemetry.Memory{}, of.Memory...),
-			Unstored: unstoredOf(of.Unstored),
-			Paged:    pagedOf(of.Gauges), Unpaged: of.Unpaged,
+			Unpaged: of.Unpaged,
+		}
+		if u := of.Unstored; u != nil {
+			e := u.Cause.Explain()
+			p.Unstored = &Unstored{*u, e.Means, e.Remedy}
+		}
+		if pages, paged := of.Gauges["ollama_kv_paged_memory_pages"]; paged {
+			p.Paged = &Paged{int64(pages), int64(of.Gauges["ollama_kv_paged_spill_bytes"]), int64(of.Gauges["ollama_kv_paged_video_pages"])}
 		}
 		for _, slot := range of.Slots {
 			row := Slot{
