@@ -49,7 +49,7 @@ func (r *Recents) Compare(id uint64, text Text, private bool, held, page int) Si
 	if r == nil {
 		return s
 	}
-	s.Private, _ = r.private.covers(text, held)
+	s.Private = r.private.covers(text, held)
 	recents := r.before(id)
 	s.Prompts = len(recents)
 	best := -1
@@ -96,7 +96,8 @@ func (s *Similar) compareWith(was, is Text, private bool, page int) {
 	s.Back = comesBack(was.Tokens[at:], is.Tokens[at:])
 	s.Alike = s.Back || at >= page || 2*at >= shorter
 	if !private && !s.Image {
-		s.Words = words(was.Tokens, is.Tokens, at)
+		begin := max(0, at-wordsBefore)
+		s.Words = &telemetry.Words{Begin: begin, Was: cut(was.Tokens, begin), Is: cut(is.Tokens, begin)}
 	}
 }
 
@@ -113,10 +114,4 @@ func comesBack(was, is []int32) bool {
 		}
 	}
 	return false
-}
-
-// words are the tokens of two texts around a position, copied.
-func words(was, is []int32, at int) *telemetry.Words {
-	begin := max(0, at-wordsBefore)
-	return &telemetry.Words{Begin: begin, Was: cut(was, begin), Is: cut(is, begin)}
 }

@@ -83,9 +83,9 @@ func (p *private) len() int {
 	return len(p.ring)
 }
 
-// covers reports whether a private text had a text's tokens up to and beyond a position, and how
-// many of them at least.
-func (p *private) covers(text Text, position int) (tokens int, ok bool) {
+// covers returns how many of a text's tokens a private text had at least, 0 unless it had them up to
+// and beyond a position.
+func (p *private) covers(text Text, position int) (tokens int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.prefixes(text, func(n int, hash uint64) bool {
@@ -98,5 +98,5 @@ func (p *private) covers(text Text, position int) (tokens int, ok bool) {
 		}
 		return true
 	})
-	return tokens, tokens > 0
+	return tokens
 }
