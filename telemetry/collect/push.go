@@ -211,12 +211,12 @@ const timeBytes = 64
 // open takes the lock. A process whose lock a person has removed may be added to the totals as one that
 // has ended, so it goes on under another name, with what it counts from then on.
 func (p *pusher) open() (err error) {
-	if p.lock != nil && p.holds(p.lock) {
-		return nil
-	}
 	if p.lock != nil {
-		p.lock.Close()
-		p.lock, p.name, p.former = nil, newName(), p.reported
+		if p.holds(p.lock) {
+			return nil
+		}
+		p.end()
+		p.name, p.former = newName(), p.reported
 	}
 	if p.lock, err = p.place.lock(p.name + lockEnd); err != nil {
 		return err
