@@ -255,7 +255,12 @@ func (c *checker) visit(ctx context.Context, e dir.Entry) error {
 	c.checkRights(e)
 	switch e.Kind {
 	case dir.EntryPage:
-		c.countPage(e)
+		c.havePages[e.Name.Fingerprint] = true
+		if e.Name.Class == pagefile.ClassTail {
+			c.rep.Tails++
+		} else {
+			c.rep.Pages++
+		}
 		if c.sampled(e.Name.Key) {
 			c.workers.Go(func() error { return c.checkPage(ctx, e) })
 		}
@@ -290,15 +295,6 @@ func typeName(mode os.FileMode) string {
 		return "socket"
 	}
 	return "device"
-}
-
-func (c *checker) countPage(e dir.Entry) {
-	c.havePages[e.Name.Fingerprint] = true
-	if e.Name.Class == pagefile.ClassTail {
-		c.rep.Tails++
-	} else {
-		c.rep.Pages++
-	}
 }
 
 // checkRights finds files that other users may read or write. The rights of a link have no
