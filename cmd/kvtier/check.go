@@ -24,7 +24,7 @@ type checked struct {
 }
 
 func newCheckCommand(out *output, at *storage) *cobra.Command {
-	cmd := &cobra.Command{
+	return checkCommand(out, at, false, &cobra.Command{
 		Use:   "check",
 		Short: "Read all pages and name damaged ones",
 		Long: `Read all pages of both tiers from beginning to end, decompress compressed ones, and
@@ -33,13 +33,11 @@ Nothing is changed. Servers may use the pages meanwhile.
 
 It exits with 1 when anything is damaged, and with 3 when something could not be
 checked.`,
-	}
-	addCheck(cmd, out, at, false)
-	return cmd
+	})
 }
 
 func newRepairCommand(out *output, at *storage) *cobra.Command {
-	cmd := &cobra.Command{
+	return checkCommand(out, at, true, &cobra.Command{
 		Use:   "repair",
 		Short: "Check, and move damaged pages out of the way",
 		Long: `Check as kvtier check does, move damaged files to quarantine (which keeps the 16
@@ -48,12 +46,11 @@ from the other tier, and take away rights that other users have.
 
 Good pages are never changed, and files that no store made stay. Damaged pages are
 computed again when they are needed.`,
-	}
-	addCheck(cmd, out, at, true)
-	return cmd
+	})
 }
 
-func addCheck(cmd *cobra.Command, out *output, at *storage, repair bool) {
+// checkCommand adds to a command what check and repair do.
+func checkCommand(out *output, at *storage, repair bool, cmd *cobra.Command) *cobra.Command {
 	sample := "100%"
 	cli.Flag(cmd.Flags(), &sample, "sample", "a share such as 5%, or 0.05", "share of the pages to read, others every time")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -67,6 +64,7 @@ func addCheck(cmd *cobra.Command, out *output, at *storage, repair bool) {
 		}
 		return cmp.Or(out.show(found, found.print), found.verdict(repair))
 	}
+	return cmd
 }
 
 // check checks both tiers. bars is nil where no progress is shown.

@@ -17,9 +17,12 @@ func printPlanned(w io.Writer, p *sizing.Plan) {
 	printTable(w, []string{"name", "figure", "from"}, modelRows(p))
 	fmt.Fprintln(w)
 	printTable(w, []string{"place", "room", "tokens", "conversations", "read", "per token", "from"}, rowsOf(slices.Concat(p.Places, p.Defaults), placeRow))
-	if rows := lengthRows(p.Lengths); len(rows) > 0 {
+	unknown := func(l sizing.Length) bool { return l.Restore == nil && l.Compute == nil }
+	if known := slices.DeleteFunc(slices.Clone(p.Lengths), unknown); len(known) > 0 {
 		fmt.Fprintln(w)
-		printTable(w, []string{"prompt", "restore", "compute", "from"}, rows)
+		printTable(w, []string{"prompt", "restore", "compute", "from"}, rowsOf(known, func(l sizing.Length) []string {
+			return []string{figure(l.Tokens), optional(l.Restore), optional(l.Compute), origins(l.Restore, l.Compute)}
+		}))
 	}
 	for _, line := range append(verdicts(p), p.Notes...) {
 		fmt.Fprintf(w, "\n%s\n", line)
@@ -75,16 +78,6 @@ func placeRow(p sizing.Place) []string {
 		p.Name, optional(&p.Room), optional(&p.Tokens), optional(&p.Conversations),
 		optional(p.Read), optional(p.TokenTime), strings.Join(sources, "; "),
 	}
-}
-
-// lengthRows are none where neither time is known.
-func lengthRows(lengths []sizing.Length) (rows [][]string) {
-	for _, l := range lengths {
-		if l.Restore != nil || l.Compute != nil {
-			rows = append(rows, []string{figure(l.Tokens), optional(l.Restore), optional(l.Compute), origins(l.Restore, l.Compute)})
-		}
-	}
-	return rows
 }
 
 func verdicts(p *sizing.Plan) (lines []string) {

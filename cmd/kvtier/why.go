@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -121,13 +122,8 @@ func reasonsIn(s telemetry.State, names modelNames, wanted string, n int, all bo
 			out.New++
 		}
 	}
-	var models []telemetry.ModelState
-	for _, m := range s.Models {
-		if keep(m.Model.Weights) {
-			models = append(models, m)
-		}
-	}
-	out.Causes = show.CauseTotals(models)
+	others := func(m telemetry.ModelState) bool { return !keep(m.Model.Weights) }
+	out.Causes = show.CauseTotals(slices.DeleteFunc(slices.Clone(s.Models), others))
 	return out, nil
 }
 
