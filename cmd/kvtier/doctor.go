@@ -46,20 +46,14 @@ The exit status is 1 with an error, 3 with a warning and no error, else 0.`,
 			if err := cmd.Context().Err(); err != nil {
 				return err
 			}
-			return cmp.Or(out.show(r, r.Print), statusOf(r))
+			// The report has said the rest. Notes are no reason for a status.
+			status := map[doctor.Severity]int{doctor.Error: cli.Failed, doctor.Warning: exitWarned}[r.Worst]
+			if err := out.show(r, r.Print); err != nil || status == 0 {
+				return err
+			}
+			return &cli.Error{Status: status}
 		},
 	}
 	cli.Flag(cmd.Flags(), &service, "service", giveService, "the systemd service of the server, instead of ollama.service")
 	return cmd
-}
-
-// statusOf is the error with which doctor ends, whose report says the rest. Notes are no reason for one.
-func statusOf(r doctor.Report) error {
-	switch r.Worst {
-	case doctor.Error:
-		return &cli.Error{Status: cli.Failed}
-	case doctor.Warning:
-		return &cli.Error{Status: exitWarned}
-	}
-	return nil
 }

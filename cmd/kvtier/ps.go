@@ -186,7 +186,10 @@ func printModels(w io.Writer, out residency, now time.Time) {
 	const pagesAt, restoredAt = 2, 4
 	var rows [][]string
 	for _, m := range out.Models {
-		pages, size, used := "-", "-", "never"
+		model, pages, size, used := m.Model.Model, "-", "-", "never"
+		if m.Namespace != "" {
+			model += " (" + m.Namespace + ")"
+		}
 		if m.Pages != nil {
 			pages, size = count(*m.Pages+*m.Tails), humanBytes(*m.Bytes)
 		}
@@ -194,7 +197,7 @@ func printModels(w io.Writer, out residency, now time.Time) {
 			used = show.Ago(*m.LastUsed, now)
 		}
 		rows = append(rows, []string{
-			m.title(), show.ReusedOf(m.Reused, m.Tokens), pages, size, count(m.Restored), show.Seconds(m.SavedSeconds), used,
+			model, show.ReusedOf(m.Reused, m.Tokens), pages, size, count(m.Restored), show.Seconds(m.SavedSeconds), used,
 		})
 	}
 	if !out.counted {
@@ -205,11 +208,4 @@ func printModels(w io.Writer, out residency, now time.Time) {
 	}
 	printNarrow(w, header, rows)
 	fmt.Fprintf(w, "\nTotals since %s. SAVED is an estimate.\n", since(out.Since))
-}
-
-func (m modelUse) title() string {
-	if m.Namespace == "" {
-		return m.Model.Model
-	}
-	return m.Model.Model + " (" + m.Namespace + ")"
 }
