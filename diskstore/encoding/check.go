@@ -65,7 +65,12 @@ type decoder func(stored, block []byte) (size int, err error)
 // a block of some bytes.
 func checkBlocks(r io.Reader, n int64, blockBytes int, planes func(n int) []int, decode decoder) error {
 	block := make([]byte, min(n, int64(blockBytes)))
-	buf := make([]byte, mostStored(planes(len(block))))
+	sizes := planes(len(block))
+	most := 4 * len(sizes) // of a block whose planes are raw
+	for _, size := range sizes {
+		most += size
+	}
+	buf := make([]byte, most)
 	for ; n > 0; n -= int64(len(block)) {
 		block = block[:min(n, int64(len(block)))]
 		size, err := readBlock(r, buf, planes(len(block)))
@@ -77,15 +82,6 @@ func checkBlocks(r io.Reader, n int64, blockBytes int, planes func(n int) []int,
 		}
 	}
 	return nil
-}
-
-// mostStored returns the bytes of a block whose planes are raw.
-func mostStored(planes []int) int {
-	size := 4 * len(planes)
-	for _, n := range planes {
-		size += n
-	}
-	return size
 }
 
 // readBlock reads a block with planes of at most these sizes into buf and returns its size.

@@ -3,6 +3,7 @@ package encoding
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -42,6 +43,7 @@ func (id ID) Lossy() bool { return id >= Q8_0 && id <= Int4 }
 
 // ParseCold reads the lossy encodings of K and of V, such as "q8_0,q4_0", or one for both, such as "int4".
 func ParseCold(text string) (k, v ID, err error) {
+	lossy := []ID{Q8_0, Q4_0, Int4}
 	first, second, both := strings.Cut(text, ",")
 	if !both {
 		second = first
@@ -50,22 +52,14 @@ func ParseCold(text string) (k, v ID, err error) {
 		name string
 		id   *ID
 	}{{first, &k}, {second, &v}} {
-		if *part.id = lossyNamed(strings.TrimSpace(part.name)); *part.id == Raw {
+		i := slices.IndexFunc(lossy, func(id ID) bool { return id.String() == strings.TrimSpace(part.name) })
+		if i < 0 {
 			return Raw, Raw, fmt.Errorf("read cold type %q: %q is none of q8_0, q4_0, int4; give one of them, or one for K and one for V as in q8_0,q4_0",
 				text, part.name)
 		}
+		*part.id = lossy[i]
 	}
 	return k, v, nil
-}
-
-// lossyNamed returns the lossy encoding with a name, or Raw.
-func lossyNamed(name string) ID {
-	for id, has := range names {
-		if id.Lossy() && has == name {
-			return id
-		}
-	}
-	return Raw
 }
 
 // ErrCorrupt reports stored bytes that are not an encoding of the wanted number of bytes.
