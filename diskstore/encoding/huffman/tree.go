@@ -41,45 +41,34 @@ func (t *tree) read(stored []byte) (rest []byte, err error) {
 		return nil, corrupt("%d bytes are no tree", len(stored))
 	}
 	size, rest := int(stored[0]), stored[1:]
-	n := 0
-	if size < 128 {
-		n, err = t.readPacked(rest, size)
-	} else {
-		n = size - 127
+	n, plain := size-127, size >= 128 // weights of 4 bits each
+	if plain {
 		size = (n + 1) / 2
-		err = t.readPlain(rest, size)
 	}
-	if err != nil {
+	if size > len(rest) {
+		return nil, corrupt("a tree of %d bytes, of which %d are there", size, len(rest))
+	}
+	if plain {
+		for i, b := range rest[:size] {
+			t.weights[2*i], t.weights[2*i+1] = b>>4, b&15
+		}
+	} else if n, err = t.readPacked(rest[:size]); err != nil {
 		return nil, err
 	}
 	return rest[size:], t.order(n)
 }
 
-// readPlain reads weights of 4 bits each.
-func (t *tree) readPlain(stored []byte, size int) error {
-	if size > len(stored) {
-		return corrupt("a tree of %d bytes, of which %d are there", size, len(stored))
-	}
-	for i, b := range stored[:size] {
-		t.weights[2*i], t.weights[2*i+1] = b>>4, b&15
-	}
-	return nil
-}
-
 // readPacked reads weights in codes of FSE and returns their number.
-func (t *tree) readPacked(stored []byte, size int) (n int, err error) {
-	if size > len(stored) {
-		return 0, corrupt("a tree of %d bytes, of which %d are there", size, len(stored))
-	}
-	if size > 0 && stored[0]&15 > weightsLog-fseLogLeast {
+func (t *tree) readPacked(stored []byte) (n int, err error) {
+	if len(stored) > 0 && stored[0]&15 > weightsLog-fseLogLeast {
 		return 0, corrupt("weights in tables of %d bits", stored[0]&15+fseLogLeast)
 	}
 	t.fse.DecompressLimit = symbolsMax - 1
 	t.fse.Out = t.weights[:0]
-	weights, err := fse.Decompress(stored[:size], &t.fse)
+	weights, err := fse.Decompress(stored, &t.fse)
 	t.fse.Out = nil
 	if err != nil || len(weights) >= symbolsMax {
-		return 0, corrupt("a tree of %d bytes with %d weights: %v", size, len(weights), err)
+		return 0, corrupt("a tree of %d bytes with %d weights: %v", len(stored), len(weights), err)
 	}
 	return copy(t.weights[:], weights), nil
 }
