@@ -89,11 +89,8 @@ func plainLayers(h *Header) []Layer {
 		kvHeads = perLayer(h, "attention.head_count_kv", len(layers))
 	}
 	dimension := int64(0)
-	for _, n := range heads {
-		if n > 0 {
-			dimension = h.Number("embedding_length") / n
-			break
-		}
+	if i := slices.IndexFunc(heads, func(n int64) bool { return n > 0 }); i >= 0 {
+		dimension = h.Number("embedding_length") / heads[i]
 	}
 	k, v := cmp.Or(max(0, h.Number("attention.key_length")), dimension), cmp.Or(max(0, h.Number("attention.value_length")), dimension)
 	for i := range layers {

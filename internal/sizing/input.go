@@ -94,10 +94,8 @@ const (
 // weakest is the origin of a figure that follows from others: one that follows from an
 // assumption is an assumption.
 func weakest(figures ...Figure) Origin {
-	for _, f := range figures {
-		if f.Origin == Assumed {
-			return Assumed
-		}
+	if slices.ContainsFunc(figures, func(f Figure) bool { return f.Origin == Assumed }) {
+		return Assumed
 	}
 	return Computed
 }
