@@ -175,22 +175,14 @@ func (m *Machine) try(p *Plan, program, real string, variables []string) {
 			return nil // its owner's program must not run with the rights of this user
 		}
 		_, err := m.System.Run(ctx, append([]string{libraries + dir}, variables...), program, "--version")
-		if err != nil {
-			return fmt.Errorf("%w%s", err, refusal(program, err))
+		switch {
+		case errors.Is(err, fs.ErrPermission):
+			return fmt.Errorf("%w; its filesystem may be mounted with noexec, or SELinux may forbid it: try restorecon -v %s", err, program)
+		case errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("%w; it may be built for another C library: build it with make kvtier", err)
 		}
-		return nil
+		return err
 	}, "run %s --version: it must reach the real %s", program, ServerName)
-}
-
-// refusal names reasons why a system may not run a program, for the end of an error.
-func refusal(program string, err error) string {
-	switch {
-	case errors.Is(err, fs.ErrPermission):
-		return fmt.Sprintf("; its filesystem may be mounted with noexec, or SELinux may forbid it: try restorecon -v %s", program)
-	case errors.Is(err, fs.ErrNotExist):
-		return "; it may be built for another C library: build it with make kvtier"
-	}
-	return ""
 }
 
 // writable returns an error if this user may not change a folder.
