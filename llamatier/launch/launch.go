@@ -352,7 +352,7 @@ var isFlag = regexp.MustCompile(`^--?[A-Za-z]`)
 func (c Command) configured() string {
 	for _, path := range c.configFiles() {
 		text, err := os.ReadFile(path)
-		if err == nil && hasOptions(string(text)) {
+		if err == nil && optionLine.Match(text) {
 			return path
 		}
 	}
@@ -376,12 +376,5 @@ func (c Command) configFiles() []string {
 	return []string{"/etc/llama.cpp/config.ini", filepath.Join(own, "llama.cpp", "config.ini")}
 }
 
-// hasOptions reports whether the text of a file has a line other than comments and the names of sections.
-func hasOptions(text string) bool {
-	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line != "" && !strings.ContainsRune(";#[", rune(line[0])) {
-			return true
-		}
-	}
-	return false
-}
+// optionLine matches a line of such a file other than comments and the names of sections.
+var optionLine = regexp.MustCompile(`(?m)^\s*[^\s;#\[]`)
