@@ -107,10 +107,10 @@ func tiersOf(kept []noted, running []entry) []telemetry.Tier {
 	return all
 }
 
-// earlier keeps times before now: the clock may have gone back.
-func earlier(t, now time.Time) time.Time {
+// upTo replaces a time after now by another one: the clock was wrong, or has gone back.
+func upTo(now, t, other time.Time) time.Time {
 	if t.After(now) {
-		return now
+		return other
 	}
 	return t
 }

@@ -191,21 +191,14 @@ func (p *place) readTotals() (t *totals, fresh bool, err error) {
 	if err != nil {
 		return nil, false, fmt.Errorf("read %s: %w", p.path(totalsName), err)
 	}
-	t.Since = earlier(t.Since, now)
+	t.Since = upTo(now, t.Since, now) // nothing is known of a later time below, and each report is newer
 	for i := range t.Models {
-		t.undo(&t.Models[i].LastUsed, now)
+		t.Models[i].LastUsed = upTo(now, t.Models[i].LastUsed, t.Since)
 	}
 	for i := range t.Tiers {
-		t.undo(&t.Tiers[i].At, now)
+		t.Tiers[i].At = upTo(now, t.Tiers[i].At, t.Since)
 	}
 	return t, false, nil
-}
-
-// undo undoes a time of a clock that was wrong: nothing is known of it, and each report is newer.
-func (t *totals) undo(at *time.Time, now time.Time) {
-	if at.After(now) {
-		*at = t.Since
-	}
 }
 
 // readReport reads a file of a process. Its times are not later than now: the newest report of a
@@ -218,7 +211,7 @@ func (p *place) readReport(name string) (*report, error) {
 	r, err := decodeReport(data)
 	if err == nil {
 		now := time.Now()
-		r.At, r.LastUsed = earlier(r.At, now), earlier(r.LastUsed, now)
+		r.At, r.LastUsed = upTo(now, r.At, now), upTo(now, r.LastUsed, now)
 	}
 	return r, err
 }
