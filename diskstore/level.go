@@ -102,6 +102,7 @@ func (lv *level) answers() bool { return lv.down == nil || !lv.down() }
 // roomOptions are those of the level's collector. moved counts the pages that move down.
 func (lv *level) roomOptions(chains *recency.Chains, moved *atomic.Uint64) room.Options {
 	return room.Options{
+		Obsolete:   func(context.Context) map[pagefile.Key]bool { return nil },
 		CountEvery: room.CountEvery, Chains: chains, Now: lv.now, Failed: lv.noteTierError, Swept: lv.branches.Run,
 		Left: func(name pagefile.Name, down bool) {
 			if down {

@@ -105,7 +105,7 @@ func inquire(q *engine.Inquirer, r Request) *engine.Inquiry {
 // tell tells an inquiry, if there is one, which pages a look-up found and why some of them were not
 // used, or that another slot held more.
 func (p *plan) tell(i *engine.Inquiry, held int, slots *table) {
-	if i == nil {
+	if i == nil || p == nil {
 		return
 	}
 	f := &i.Facts

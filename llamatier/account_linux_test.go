@@ -60,6 +60,7 @@ func TestAccounts(t *testing.T) {
 func TestAnAccountWithoutTheAnswer(t *testing.T) {
 	w := stored(t)
 	turn := w.begin(ask(prompt(1, 300)))
+	turn.await()
 	restored := turn.restored.tokens
 	require.Positive(t, restored)
 	turn.End(nil)
@@ -78,6 +79,7 @@ func TestTheEngineComputesRestoredTokensAgain(t *testing.T) {
 	for _, again := range []bool{true, false} {
 		w := stored(t)
 		turn := w.begin(ask(prompt(1, 300)))
+		turn.await()
 		require.Positive(t, turn.restored.tokens)
 		require.False(t, w.rates.Known())
 		cached := turn.restored.tokens

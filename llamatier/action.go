@@ -26,8 +26,9 @@ var errHeldBack = because(CauseBusy, "another request runs in it, and llama-serv
 // act carries out an action on a busy slot. llama-server holds an action back while a request
 // runs in the slot, which can take hours: act returns errHeldBack then, nothing is saved from
 // the slot or restored into it until the action was carried out, and then late is called, which
-// may close the action's file. An engine that does not answer at all turns the Tier off.
-func (a *actor) act(s *slot, do func() error, late func()) error {
+// may close the action's file. An action that has begun is not held back. An engine that does not answer at
+// all turns the Tier off.
+func (a *actor) act(s *slot, do func() error, begun <-chan struct{}, late func()) error {
 	leave, err := a.table.enter(s)
 	if err != nil {
 		return err
@@ -43,8 +44,15 @@ func (a *actor) act(s *slot, do func() error, late func()) error {
 			return err
 		case <-looks.C:
 			held = a.runs(s)
+			select {
+			case <-begun:
+				held = false
+			default:
+			}
 		case <-end:
-			a.obstacles.turnOff(telemetry.ObstacleEngine, unanswered)
+			if !a.runs(s) {
+				a.obstacles.turnOff(telemetry.ObstacleEngine, unanswered)
+			}
 			held = true
 		}
 	}
@@ -81,29 +89,30 @@ func (a *actor) runs(s *slot) bool {
 
 // save has the engine save a slot into a file.
 func (a *actor) save(ctx context.Context, s *slot, name string, late func()) error {
-	return a.act(s, func() error { return a.engine.Save(ctx, s.id, name) }, late)
+	return a.act(s, func() error { return a.engine.Save(ctx, s.id, name) }, nil, late)
 }
 
 // restore has the engine replace a slot by that of a file. A file has no rows of drafts. llama-server fails
 // the next request where those in memory end before the file does, and drafts from another conversation where
-// they do not; only erasing the slot removes them. Without rows, they begin where the file ends.
-func (a *actor) restore(ctx context.Context, s *slot, name string, late func()) error {
+// they do not; only erasing the slot removes them. Without rows, they begin where the file ends. begun is
+// closed when llama-server opens the file; nil if nobody looks.
+func (a *actor) restore(ctx context.Context, s *slot, name string, begun <-chan struct{}, late func()) (err error) {
 	done := a.table.replacing(s)
-	load := a.load
 	if a.drafts {
-		load = a.loadErased
+		err = a.loadErased(ctx, s, name, late)
+	} else {
+		err = a.load(ctx, s, name, begun, late)
 	}
-	err := load(ctx, s, name, late)
 	done(err)
 	return err
 }
 
-func (a *actor) load(ctx context.Context, s *slot, name string, late func()) error {
-	return a.act(s, func() error { return a.engine.Restore(ctx, s.id, name) }, late)
+func (a *actor) load(ctx context.Context, s *slot, name string, begun <-chan struct{}, late func()) error {
+	return a.act(s, func() error { return a.engine.Restore(ctx, s.id, name) }, begun, late)
 }
 
 func (a *actor) erase(ctx context.Context, s *slot, late func()) error {
-	return a.act(s, func() error { return a.engine.Erase(ctx, s.id) }, late)
+	return a.act(s, func() error { return a.engine.Erase(ctx, s.id) }, nil, late)
 }
 
 // errBetween reports that another request ran in a slot while it was replaced.
@@ -126,7 +135,7 @@ func (a *actor) loadErased(ctx context.Context, s *slot, name string, late func(
 		}
 		late()
 	}
-	if err := a.load(ctx, s, name, eraseLate); err != nil {
+	if err := a.load(ctx, s, name, nil, eraseLate); err != nil {
 		return err
 	}
 	after, err := a.asker.idle(ctx, s.id)

@@ -2,7 +2,8 @@
 //
 // An [Engine] is a running llama-server. A [Tier] knows which tokens each of the engine's
 // slots holds. Before a request, [Tier.Begin] chooses the slot and puts stored pages into it,
-// as one file that llama-server restores. Some seconds after a request, llama-server saves the
+// as one file that llama-server restores; where nothing can come between, the request may follow while
+// llama-server reads the file. Some seconds after a request, llama-server saves the
 // slot into a file, and the Tier stores the pages that are new. Package slotfile makes the files.
 //
 // The Tier need not know the tokens of a slot exactly: llama-server compares a prompt with a

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"os"
+	"runtime"
 	"testing"
 	"time"
 
@@ -189,6 +190,58 @@ func TestARequestThatEndsDuringARestore(t *testing.T) {
 	require.Zero(t, w.engine.restored)
 	turn.End(nil)
 	require.ErrorIs(t, ctx.Err(), context.Canceled)
+}
+
+// TestARequestBesideARestore may reach the engine when that has begun to read the file, and the Tier waits for
+// the restore at the request's end. A request that runs before the Tier has heard of the restore does not
+// hold it back.
+func TestARequestBesideARestore(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		w := stored(t)
+		if stream {
+			w, _ = streamed(t, false)
+		}
+		w.tier.patience.look = time.Millisecond
+		heard := make(chan struct{})
+		w.engine.onLeave("/slots/0?action=restore", func() { <-heard })
+		turn := w.begin(ask(prompt(1, 320)))
+		slot := w.engine.slots[0]
+		slot.use.Lock() // a request runs
+		w.engine.requests()
+		for looks := 0; looks < 2; looks += w.engine.requests()["/slots"] {
+			runtime.Gosched()
+		}
+		slot.use.Unlock()
+		answer := slot.complete(w.engine, t.Context(), prompt(1, 320), 5)
+		ended := beside(func() { turn.End(answer) })
+		close(heard)
+		<-ended
+		require.Equal(t, turn.restored.tokens, answer.Cached)
+		require.GreaterOrEqual(t, answer.Cached, 200)
+		if w.idle(); !stream { // its world has no room for a save
+			require.Equal(t, 320, endOf(w.found(prompt(1, 320))))
+		}
+	}
+}
+
+// TestARequestThatIsNotSentAfterARestore leaves its slot with the tokens that were restored.
+func TestARequestThatIsNotSentAfterARestore(t *testing.T) {
+	w := stored(t)
+	heard := make(chan struct{})
+	w.engine.onLeave("/slots/0?action=restore", func() { <-heard })
+	ended := beside(w.begin(ask(prompt(1, 300))).Drop)
+	close(heard)
+	<-ended
+	require.Zero(t, w.ask(ask(prompt(1, 300)), 5))
+	require.Equal(t, 100, w.engine.computed)
+}
+
+// TestRestoresThatARequestWaitsFor: more than one action may be needed, or the slot is saved between steps.
+func TestRestoresThatARequestWaitsFor(t *testing.T) {
+	require.True(t, newWorld(t, 1, 1000).tier.restorer.once())
+	require.False(t, newWorld(t, 2, 1000).tier.restorer.once(), "the slots share their room")
+	require.False(t, newHybrid(t).tier.restorer.once())
+	require.False(t, (&world{t: t, drafts: true}).start(1, 1000).tier.restorer.once())
 }
 
 // TestThePriceKnowsTheForm: the bytes of a page are those of its file, the bytes that llama-server

@@ -79,9 +79,11 @@ func New(opt Options) *Tier {
 	return t
 }
 
-// Begin waits for a slot for a request, chooses it, and restores stored pages into it. The
-// caller calls End or Drop. Begin returns ErrClosed, ErrTaken or an error of ctx.
+// Begin waits for a slot for a request, chooses it, and restores stored pages into it. The engine may still
+// read these when Begin returns, and answers the request after that. The caller calls End or Drop. Begin
+// returns ErrClosed, ErrTaken or an error of ctx.
 func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
+	r.beside = !r.Loose && t.restorer.once()
 	if r.Loose = r.Loose && len(t.table.slots) > 1; !r.Loose {
 		return t.begin(ctx, r)
 	}
@@ -128,20 +130,29 @@ func (t *Tier) begin(ctx context.Context, r Request) (*Turn, error) {
 		return u, nil
 	}
 	counted, stored := t.counter.count(ctx), 0
+	var p *plan
+	var later *load
 	if r.Private {
 		t.saver.saveFirst(ctx, s)
 		u.held = commonPrefix(s.tokens, r.Tokens)
 		s.rewound(u.held)
 	} else {
-		var p *plan
-		u.held, p, u.restored = t.restorer.restore(ctx, s, r.Tokens, r.media)
-		p.tell(u.asked, u.held, t.table)
+		u.held, p, u.restored, later = t.restorer.restore(ctx, s, r.Tokens, r.media, r.beside)
 		if stored = p.found; p.slow != "" { // where the stored prompt ends is not known
 			stored = 0
 		}
 	}
-	u.counted = <-counted
-	t.table.breakUnknown(s)
+	unknown := t.table.breakUnknown(s)
+	if later != nil {
+		u.loads = func() {
+			u.restored = later.end()
+			s.broken = s.broken || unknown
+			p.tell(u.asked, u.held, t.table)
+		}
+	} else { // the engine counts when it has read a file; an earlier number serves as well
+		u.counted = <-counted
+		p.tell(u.asked, u.held, t.table)
+	}
 	if r.Rest == nil && r.media == nil && !r.Private && !r.AtOnce {
 		t.stage(ctx, u, stored, r.Stage)
 	}

@@ -22,8 +22,9 @@ type Request struct {
 	Cancel  context.CancelFunc // gives the request up
 	Stage   Listener           // hears of the first steps of a prompt that is computed in several
 
-	known int                 // of Parts, whose tokens are among Tokens
-	media []llamastate.Medium // of these
+	beside bool                // the engine may get the request while it restores the slot; it tells the time of the prompt
+	known  int                 // of Parts, whose tokens are among Tokens
+	media  []llamastate.Medium // of these
 }
 
 // parts are the parts of which nothing is known.
@@ -59,6 +60,7 @@ type Turn struct {
 	served Served
 	room   int     // of the slot, in tokens, for a turn of Resume
 	search *search // nil unless the engine chooses the slot
+	loads  func()  // waits until the slot is restored, and notes it; nil if that is over
 
 	began    time.Time
 	held     int // tokens of the prompt that the slot held before the restore
@@ -77,9 +79,18 @@ func (u *Turn) Reads(answer *Answer) bool {
 // Tokens is the number of the request's tokens, as far as they are known.
 func (u *Turn) Tokens() int { return len(u.request.Tokens) }
 
+// await waits until the slot is restored.
+func (u *Turn) await() {
+	if u.loads != nil {
+		u.loads()
+		u.loads = nil
+	}
+}
+
 // End ends a request. answer is nil unless the engine was heard to the end. The slot is saved
 // some time later, unless another request takes it before.
 func (u *Turn) End(answer *Answer) {
+	u.await()
 	if !u.search.end(answer != nil) {
 		u.lost()
 		return
@@ -121,6 +132,7 @@ func (u *Turn) computed(tokens int, answer *Answer) {
 // Drop ends a request that the engine has not got, or has refused because the prompt is TooLong.
 // It takes the place of End.
 func (u *Turn) Drop() {
+	u.await()
 	if !u.search.end(true) {
 		u.to.table.endUnknown(false)
 	}

@@ -222,6 +222,19 @@ func (f *File) remove() error {
 	return errors.Join(append(errs, f.end())...)
 }
 
+// Opened returns a channel that is closed when a process opens the file for the first time from now on; nil
+// where the system does not tell.
+func (f *File) Opened() <-chan struct{} {
+	opened, stop, err := opens(filepath.Join(f.of.folder.Path, f.Name))
+	if err != nil {
+		f.of.opt.Log.Debug("nobody tells when llama-server opens a file", "name", f.Name, "error", err)
+		return nil
+	}
+	end := f.end
+	f.end = func() error { return errors.Join(stop(), end()) }
+	return opened
+}
+
 // Close removes the file. The engine must not use the file any more.
 func (f *File) Close() error {
 	err := f.remove()

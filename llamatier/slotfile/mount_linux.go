@@ -2,6 +2,7 @@ package slotfile
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -308,4 +309,24 @@ func newMemory() (f *os.File, path string, err error) {
 		return nil, "", fmt.Errorf("make a file in memory: %w", err)
 	}
 	return os.NewFile(uintptr(fd), "kvtier-slot"), fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd), nil
+}
+
+// opens returns a channel that is closed when a process opens a file, unless stop was called before.
+func opens(path string) (opened <-chan struct{}, stop func() error, err error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, nil, err
+	}
+	events := os.NewFile(uintptr(fd), "inotify")
+	if _, err := unix.InotifyAddWatch(fd, path, unix.IN_OPEN); err != nil {
+		return nil, nil, errors.Join(err, events.Close())
+	}
+	c := make(chan struct{})
+	go func() {
+		var event [unix.SizeofInotifyEvent]byte
+		if _, err := io.ReadFull(events, event[:]); err == nil && binary.NativeEndian.Uint32(event[4:])&unix.IN_OPEN != 0 {
+			close(c)
+		}
+	}()
+	return c, events.Close, nil
 }

@@ -381,6 +381,34 @@ func TestAFilesystemThatSomebodyEnds(t *testing.T) {
 	}
 }
 
+// TestOpenedFiles: whoever opens a file is noticed, and nobody waits once the file is closed.
+func TestOpenedFiles(t *testing.T) {
+	files := streaming(t)
+	stream, err := files.Stream(newContent(1000))
+	require.NoError(t, err)
+	memory, err := files.New(1000)
+	require.NoError(t, err)
+	files.opt.Available = func() (uint64, error) { return 0, nil }
+	disk, err := files.New(1000)
+	require.NoError(t, err)
+	require.True(t, disk.OnDisk())
+	for _, f := range []*File{stream, memory, disk} {
+		opened := f.Opened()
+		select {
+		case <-opened:
+			t.Fatal("nobody has opened it")
+		default:
+		}
+		other, err := os.Open(filepath.Join(files.Dir(), f.Name))
+		require.NoError(t, err)
+		require.NoError(t, other.Close())
+		<-opened
+		require.NotNil(t, f.Opened())
+		require.NoError(t, f.Close())
+		require.Nil(t, f.Opened(), "it is gone")
+	}
+}
+
 // TestFilesInMemoryAreNotExecutable: a system may refuse others.
 func TestFilesInMemoryAreNotExecutable(t *testing.T) {
 	fd, err := unix.MemfdCreate("test", unix.MFD_NOEXEC_SEAL)

@@ -10,6 +10,10 @@ import (
 // newMemory returns errors.ErrUnsupported: no other system has files in memory with a path.
 func newMemory() (*os.File, string, error) { return nil, "", errors.ErrUnsupported }
 
+func opens(string) (opened <-chan struct{}, stop func() error, err error) {
+	return nil, nil, errors.ErrUnsupported
+}
+
 type mount struct{ ended chan struct{} }
 
 // newMount returns errors.ErrUnsupported: streams are known on Linux only.

@@ -44,7 +44,7 @@ type Options struct {
 	Chains     *recency.Chains
 	Now        func() time.Time
 
-	// Obsolete returns the fingerprints whose files leave before all others. Nil for none.
+	// Obsolete returns the fingerprints whose files leave before all others.
 	Obsolete func(context.Context) map[pagefile.Key]bool
 
 	// Failed is told errors of the tier.
@@ -126,7 +126,7 @@ func (c *Collector) Collect(ctx context.Context, want Demand) error {
 	if over <= 0 && !c.Stale() {
 		return c.uncounted(ctx, want)
 	}
-	want.obsolete = c.obsolete(ctx) // which may take a while
+	want.obsolete = c.opt.Obsolete(ctx) // which may take a while
 	release, err := c.lockTier(ctx, want)
 	if errors.Is(err, tier.ErrLocked) {
 		if c.Stale() {
@@ -142,13 +142,6 @@ func (c *Collector) Collect(ctx context.Context, want Demand) error {
 	defer c.opt.Swept(ctx) // after the release: others collect meanwhile
 	defer release()
 	return c.collectLocked(ctx, want)
-}
-
-func (c *Collector) obsolete(ctx context.Context) map[pagefile.Key]bool {
-	if c.opt.Obsolete == nil {
-		return nil
-	}
-	return c.opt.Obsolete(ctx)
 }
 
 // lockTier locks the tier for collecting. While another process has the lock, lockTier waits,

@@ -106,7 +106,7 @@ func (c *Collector) Rehearse(ctx context.Context) error {
 	}
 	c.files.Book.Suppose(found.Total() + l.Claimed())
 	// By this machine's clock alone: a rehearsal makes no file to read the filesystem's clock.
-	want := Demand{recent: c.opt.Now().Add(-recency.TouchEvery), obsolete: c.obsolete(ctx)}
+	want := Demand{recent: c.opt.Now().Add(-recency.TouchEvery), obsolete: c.opt.Obsolete(ctx)}
 	over, before, err := c.Shortage(ctx, want)
 	if err != nil || over <= 0 {
 		return err
