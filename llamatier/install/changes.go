@@ -11,7 +11,6 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/machine"
 )
 
@@ -81,10 +80,18 @@ func (c changes) copyTo(from, path string, mode fs.FileMode) error {
 
 func (c changes) rename(from, to string) error {
 	return c.do(func() error {
-		err := os.Rename(from, to)
-		_ = vfs.OS.SyncDir(filepath.Dir(to)) // some filesystems refuse
-		return err
+		return errors.Join(os.Rename(from, to), syncDir(filepath.Dir(to)))
 	})
+}
+
+// syncDir makes the names in a directory durable, where the filesystem can do so.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	_ = d.Sync() // some filesystems refuse
+	return d.Close()
 }
 
 func (c changes) remove(paths ...string) error {
