@@ -97,12 +97,11 @@ func (a *actor) save(ctx context.Context, s *slot, name string, late func()) err
 // they do not; only erasing the slot removes them. Without rows, they begin where the file ends. begun is
 // closed when llama-server opens the file; nil if nobody looks.
 func (a *actor) restore(ctx context.Context, s *slot, name string, begun <-chan struct{}, late func()) (err error) {
-	done := a.table.replacing(s)
+	done, load := a.table.replacing(s), a.load
 	if a.drafts {
-		err = a.loadErased(ctx, s, name, late)
-	} else {
-		err = a.load(ctx, s, name, begun, late)
+		load = a.loadErased
 	}
+	err = load(ctx, s, name, begun, late)
 	done(err)
 	return err
 }
@@ -120,7 +119,7 @@ var errBetween = because(CauseBusy, "another request ran in it while it was repl
 
 // loadErased loads a file into a slot without rows of drafts. llama-server may run a request that names
 // no slot between the two actions: the slot is then erased once more.
-func (a *actor) loadErased(ctx context.Context, s *slot, name string, late func()) error {
+func (a *actor) loadErased(ctx context.Context, s *slot, name string, _ <-chan struct{}, late func()) error {
 	before, err := a.asker.idle(ctx, s.id)
 	if err != nil {
 		return err

@@ -32,7 +32,6 @@ type restorer struct {
 // restore puts stored pages of a prompt into a busy slot, and returns the number of tokens that
 // the slot held before, and the pages that were found. A slot whose rows must not be stored is of less
 // use: it is replaced at the price of a page that must be computed again.
-//
 // With beside, llama-server may still read the slot, if later is not nil: it then answers the prompt after that,
 // and the caller calls later.end before it uses the slot's sequence or the plan.
 func (r *restorer) restore(ctx context.Context, s *slot, tokens []int32, media []llamastate.Medium, beside bool) (held int, p *plan, got restored, later *load) {

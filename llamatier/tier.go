@@ -142,16 +142,16 @@ func (t *Tier) begin(ctx context.Context, r Request) (*Turn, error) {
 			stored = 0
 		}
 	}
-	unknown := t.table.breakUnknown(s)
-	if later != nil {
+	if later == nil { // else the engine counts when it has read the file; an earlier number serves as well
+		u.counted = <-counted
+		p.tell(u.asked, u.held, t.table)
+	}
+	if unknown := t.table.breakUnknown(s); later != nil {
 		u.loads = func() {
 			u.restored = later.end()
 			s.broken = s.broken || unknown
 			p.tell(u.asked, u.held, t.table)
 		}
-	} else { // the engine counts when it has read a file; an earlier number serves as well
-		u.counted = <-counted
-		p.tell(u.asked, u.held, t.table)
 	}
 	if r.Rest == nil && r.media == nil && !r.Private && !r.AtOnce {
 		t.stage(ctx, u, stored, r.Stage)

@@ -56,8 +56,7 @@ func Origin(model string) string {
 }
 
 // Obsolete reports whether Ollama has deleted a model's weights: the folder of the origin is there, with blobs of
-// others, and none of these is the model's. Weights from elsewhere, or from a folder that cannot be read, are
-// not obsolete.
+// others. Weights from elsewhere, or from a folder that cannot be read, are not obsolete.
 func Obsolete(use diskstore.FingerprintUsage) bool {
 	_, blobs, _ := strings.Cut(use.Origin, " ")
 	if !filepath.IsAbs(blobs) {

@@ -57,10 +57,10 @@ func ReadModel(path string) (m Model, err error) {
 	all := f.KeyValue("tokenizer.ggml.tokens").Strings()
 	for name, texts := range infillTexts {
 		at := slices.IndexFunc(all, func(text string) bool { return slices.Contains(texts, text) })
-		if key := f.KeyValue("tokenizer.ggml.fim_" + name + "_token_id"); key.Valid() {
+		if key := f.KeyValue("tokenizer.ggml.fim_" + name + "_token_id"); key.Valid() && key.Uint() < uint64(len(all)) {
 			at = int(key.Uint())
 		}
-		if at >= 0 && at < len(all) {
+		if at >= 0 {
 			m.Infill[name] = int32(at)
 		}
 	}

@@ -36,7 +36,7 @@ func (h *Handler) infill(ctx context.Context, in members, private bool) ([]int32
 		return nil, err
 	}
 	files = files[max(0, len(files)-max(0, i.Context-i.Batch-2*i.Predict)):]
-	before = before[max(0, len(before)-3*(i.Batch/4)):]
+	before = before[max(0, len(before)-max(0, 3*(i.Batch/4))):]
 	behind = behind[:min(len(behind), max(0, i.Batch/4-2-len(prompt)))]
 	before, behind = slices.Concat([]int32{begins}, before, prompt), slices.Concat([]int32{goesOn}, behind)
 	if i.SuffixFirst {

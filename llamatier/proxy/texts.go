@@ -101,12 +101,12 @@ func (x *texts) tokenize(ctx context.Context, text string) ([]int32, error) {
 	return tokens, nil
 }
 
-// list returns the tokens of a list of texts and tokens, in which nothing stands for a control token. Those of a private
-// one are not kept.
+// list returns the tokens of a list of texts and tokens, in which nothing stands for a control token. For a
+// private one no text is known, nor kept.
 func (x *texts) list(ctx context.Context, list []any, private bool) ([]int32, error) {
-	text := "\x00" + string(encode(list)) // as hardly any prompt begins
+	text := "\xff" + string(encode(list)) // no text of a request begins so
 	bytes, tokens, drops := x.longest(text)
-	if bytes == len(text) {
+	if bytes == len(text) && !private {
 		return tokens, nil
 	}
 	tokens, err := x.engine.Tokenize(ctx, list, false, false)

@@ -226,8 +226,7 @@ func (f *File) remove() error {
 // where the system does not tell.
 func (f *File) Opened() <-chan struct{} {
 	opened, stop, err := opens(filepath.Join(f.of.folder.Path, f.Name))
-	if err != nil {
-		f.of.opt.Log.Debug("nobody tells when llama-server opens a file", "name", f.Name, "error", err)
+	if err != nil { // an instance of inotify may not be had
 		return nil
 	}
 	end := f.end
