@@ -344,6 +344,10 @@ func TestInfillIsAsInAStockServer(t *testing.T) {
 		if infill {
 			want, got := stream(stock), stream(s)
 			require.Equal(t, want[:len(want)-1], got[:len(got)-1])
+			named := json.RawMessage(gap + `,"input_prefix":"` + shorter + `","response_fields":["content","timings/prompt_n","nothing","tokens_cached"]}`)
+			_, whole := stock.post("/infill", named)
+			_, ours := s.post("/infill", named)
+			require.Equal(t, string(whole), string(ours))
 		}
 		for _, rest := range []string{
 			`}`, `,"input_prefix":5}`, `,"input_prefix":[null]}`, `,"input_prefix":"a","input_suffix":{}}`, `,"input_prefix":"a","input_extra":null}`,

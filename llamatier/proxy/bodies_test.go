@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"encoding/json"
 	"io"
 	"log/slog"
 	"net/http"
@@ -173,4 +174,46 @@ func TestAnEventIsNotHeldBack(t *testing.T) {
 	require.NoError(t, out.CloseWithError(io.ErrUnexpectedEOF))
 	_, err := r.Read(buf)
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+}
+
+// TestTheAccountIsHeard of an answer whose members a request has named, and is not in what the client gets.
+func TestTheAccountIsHeard(t *testing.T) {
+	const made = `"timings":{"cache_n":300,"prompt_n":10,"prompt_ms":25.5,"predicted_n":7}`
+	heard := &llamatier.Answer{Cached: 300, Processed: 10, Generated: 7, Took: 25500 * time.Microsecond}
+	text := `{"content":"\"timings\":{}` + strings.Repeat("a", answerMax) + `"`
+	for _, c := range []struct {
+		fields, more string // of a request; "" if it passes as it is
+		answer, want string // the engine's, and the client's
+		heard        *llamatier.Answer
+	}{
+		{`["content"]`, `["content","timings"]`, `{"content":"\"timings\":{",` + made + `}`, `{"content":"\"timings\":{"}`, heard},
+		{` [ "content" , "timings/prompt_n" ] `, `["content","timings/prompt_n","timings"]`, `{"content":"a","timings/prompt_n":10,` + made + `}`, `{"content":"a","timings/prompt_n":10}`, heard},
+		{`["nothing"]`, `["nothing","timings"]`, `{` + made + `}`, `{}`, heard},
+		{`["content"]`, `["content","timings"]`, `{"error":{"code":400}}`, `{"error":{"code":400}}`, nil},
+		{`["content"]`, `["content","timings"]`, text + `,` + made + `}`, text + `,` + made + `}`, heard},
+		{`["timings"]`, "", `{` + made + `}`, `{` + made + `}`, heard},
+		{`[]`, "", `{` + made + `}`, `{` + made + `}`, heard},
+		{`[5]`, "", `{` + made + `}`, `{` + made + `}`, heard},
+		{`["content"],"stream":true`, "", `{"content":"a"}`, `{"content":"a"}`, nil},
+	} {
+		body := `{"prompt":[1],"response_fields":` + c.fields + `}`
+		p, err := readPrompt(httptest.NewRequest(http.MethodPost, "/infill", nil), []byte(body), api{})
+		require.NoError(t, err)
+		var sent struct {
+			Fields json.RawMessage `json:"response_fields"`
+		}
+		require.NoError(t, json.Unmarshal(p.pinned([]byte(body), 7), &sent))
+		if c.more != "" {
+			require.JSONEq(t, c.more, string(sent.Fields))
+		}
+		require.Equal(t, c.more != "", p.account, body)
+		e := &end{api: p.api, account: p.account}
+		res := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(c.answer))}
+		require.NoError(t, e.passes(res))
+		require.Equal(t, c.want, readAll(t, res.Body))
+		require.Equal(t, c.heard, e.answer(), body)
+	}
+	p, err := readPrompt(httptest.NewRequest(http.MethodPost, "/", nil), []byte(`{"response_fields":["a"]}`), prompts["/v1/completions"])
+	require.NoError(t, err)
+	require.False(t, p.account, "this API's answers are always whole")
 }

@@ -21,6 +21,7 @@ type end struct {
 
 	sent    bool // the engine may have got the request
 	api     api
+	account bool          // the answer has its account for our sake alone
 	began   time.Time     // when the request was sent
 	prefill time.Duration // from then to the first event of a stream of Messages; 0 before
 	ending  bool          // the last event of a stream of Responses has begun, which repeats the whole answer
@@ -58,7 +59,23 @@ func (e *end) passes(res *http.Response) error {
 		res.ContentLength = -1
 		res.Header.Del("Content-Length")
 	}
+	if e.account {
+		return change(res, answerMax, withoutAccount)
+	}
 	return nil
+}
+
+// answerMax bounds an answer that is whole before its account is taken out, in bytes.
+const answerMax = 4 << 20
+
+// withoutAccount returns an answer without its account, its last member. In a text, quotes have a backslash before
+// them.
+func withoutAccount(answer []byte) []byte {
+	at := bytes.LastIndex(answer, []byte(`"timings":`))
+	if at < 0 {
+		return answer // an error
+	}
+	return append(bytes.TrimRight(answer[:at], ","), '}')
 }
 
 // Read implements io.Reader.

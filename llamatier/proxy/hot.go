@@ -143,7 +143,7 @@ const findGrace = time.Second
 // when the engine has made a prompt of the request itself, the prompt is found out. The turn ends when
 // both are over. gone ends when the tier gives the request up.
 func (h *Handler) serveHot(w http.ResponseWriter, r *http.Request, gone context.Context, turn *llamatier.Turn, p *prompt, body []byte, done func()) {
-	heard := &end{turn: turn, api: p.api}
+	heard := &end{turn: turn, api: p.api, account: p.account}
 	k := h.note(turn, p.text)
 	heard.comes = sync.OnceFunc(func() {
 		beside, stop := context.WithTimeout(context.WithoutCancel(r.Context()), h.patience)

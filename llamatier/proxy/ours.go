@@ -39,16 +39,23 @@ func (o Ours) hide(res *http.Response) error {
 	if !o.Metrics && !o.Slots || res.Request.Method != http.MethodGet || res.Request.URL.Path != "/props" {
 		return nil
 	}
-	body, err := io.ReadAll(io.LimitReader(res.Body, propsMax))
+	return change(res, propsMax, func(body []byte) []byte {
+		for name, ours := range map[string]bool{"endpoint_metrics": o.Metrics, "endpoint_slots": o.Slots} {
+			if ours { // in a text, quotes have a backslash before them
+				body = bytes.Replace(body, []byte(`"`+name+`":true`), []byte(`"`+name+`":false`), 1)
+			}
+		}
+		return body
+	})
+}
+
+// change changes the first bytes of an answer, at most limit.
+func change(res *http.Response, limit int64, to func([]byte) []byte) error {
+	body, err := io.ReadAll(io.LimitReader(res.Body, limit))
 	if err != nil {
 		return err
 	}
-	for name, ours := range map[string]bool{"endpoint_metrics": o.Metrics, "endpoint_slots": o.Slots} {
-		if ours { // in a text, quotes have a backslash before them
-			body = bytes.Replace(body, []byte(`"`+name+`":true`), []byte(`"`+name+`":false`), 1)
-		}
-	}
-	res.Body = joined{io.MultiReader(bytes.NewReader(body), res.Body), res.Body}
+	res.Body = joined{io.MultiReader(bytes.NewReader(to(body)), res.Body), res.Body}
 	res.ContentLength = -1
 	res.Header.Del("Content-Length")
 	return nil

@@ -13,6 +13,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,6 +30,7 @@ type prompt struct {
 	text      text
 	end       int // the offset of the body's last brace
 	streaming streaming
+	account   bool // the answer has its account for our sake alone
 	asIs      bool // the request names its slot itself, or llama-server drops the name
 }
 
@@ -43,6 +45,7 @@ func readPrompt(r *http.Request, body []byte, a api) (*prompt, error) {
 		return nil, errNotUnderstood
 	}
 	p := &prompt{api: a, in: in, text: textOf(r.URL.Path, in), end: end, streaming: readStreaming(in), asIs: a.loose, Request: llamatier.Request{Slot: -1, Loose: a.loose}}
+	p.account = hidesAccount(in, a)
 	p.Private = set(in["kv_store"], "true") || set(in["lora"], "[]")
 	// An account with a speed alone cannot be corrected, and an answer that llama-server keeps is
 	// read again from a byte on.
@@ -63,6 +66,14 @@ func readPrompt(r *http.Request, body []byte, a api) (*prompt, error) {
 func set(value json.RawMessage, usual string) bool {
 	text := string(bytes.TrimSpace(value))
 	return text != "" && text != "null" && text != usual
+}
+
+// hidesAccount reports whether a request names the members of its answer, and its account is not one of them. A
+// stream is left as it is.
+func hidesAccount(in members, a api) bool {
+	var named []string
+	return !a.chat && a.named == "" && !set(in["stream"], "false") &&
+		json.Unmarshal(in["response_fields"], &named) == nil && len(named) > 0 && !slices.Contains(named, "timings")
 }
 
 // find finds the tokens of a prompt with a body.
@@ -158,15 +169,18 @@ func (h *Handler) text(ctx context.Context, body []byte, in members, prompt json
 	}
 }
 
-// pinned returns the body with the number of a slot. Of two members of one name llama-server takes the last.
+// pinned returns the body with the number of a slot, and all that its answer must have. Of two members of one
+// name llama-server takes the last.
 func (p *prompt) pinned(body []byte, slot int) []byte {
-	if p.asIs {
-		return body
+	more := ""
+	if !p.asIs {
+		more = `,"id_slot":` + strconv.Itoa(slot)
 	}
-	out := make([]byte, 0, len(body)+32)
-	out = append(out, body[:p.end]...)
-	out = append(out, `,"id_slot":`+strconv.Itoa(slot)...)
-	return append(out, body[p.end:]...)
+	if p.account {
+		list, _ := bytes.CutSuffix(bytes.TrimSpace(p.in["response_fields"]), []byte("]"))
+		more += `,"response_fields":` + string(list) + `,"timings"]`
+	}
+	return slices.Concat(body[:p.end], []byte(more), body[p.end:])
 }
 
 const (

@@ -245,7 +245,7 @@ func (h *Handler) serveCold(w http.ResponseWriter, r *http.Request, t *llamatier
 	if err != nil {
 		panic(http.ErrAbortHandler) // the server ends, or the client is gone
 	}
-	heard := &end{turn: turn, staged: turn.Staged, api: p.api}
+	heard := &end{turn: turn, staged: turn.Staged, api: p.api, account: p.account}
 	if opening.end() {
 		w, heard.opening = opening, opening
 	}
