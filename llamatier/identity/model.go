@@ -2,7 +2,6 @@ package identity
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/ollama/ollama/fs/gguf"
 
@@ -55,25 +54,38 @@ func ReadModel(path string) (m Model, err error) {
 	m.types = f.KeyValue("tokenizer.ggml.token_type").Ints()
 	m.Infill = make(map[string]int32)
 	all := f.KeyValue("tokenizer.ggml.tokens").Strings()
-	for name, texts := range infillTexts {
-		at := slices.IndexFunc(all, func(text string) bool { return slices.Contains(texts, text) })
-		if key := f.KeyValue("tokenizer.ggml.fim_" + name + "_token_id"); key.Valid() && key.Uint() < uint64(len(all)) {
-			at = int(key.Uint())
+	for token, text := range all {
+		name, known := infillTexts[text]
+		if _, found := m.Infill[name]; known && !found {
+			m.Infill[name] = int32(token)
 		}
-		if at >= 0 {
-			m.Infill[name] = int32(at)
+	}
+	for _, k := range infillKeys {
+		if token := f.KeyValue("tokenizer.ggml." + k.key + "_token_id"); token.Valid() && token.Uint() < uint64(len(all)) {
+			m.Infill[k.name] = int32(token.Uint())
 		}
 	}
 	return m, nil
 }
 
+// infillKeys are the keys of the tokens of Model.Infill, the older ones behind those of today, as llama.cpp reads
+// them.
+var infillKeys = []struct{ key, name string }{
+	{"fim_pre", "pre"}, {"fim_suf", "suf"}, {"fim_mid", "mid"}, {"fim_rep", "rep"}, {"fim_sep", "sep"},
+	{"prefix", "pre"}, {"suffix", "suf"}, {"middle", "mid"},
+}
+
 // infillTexts are the texts by which llama.cpp finds the tokens of Model.Infill that the file does not name.
-var infillTexts = map[string][]string{
-	"pre": {"<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>", "<|prefix|>"},
-	"suf": {"<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>", "<|suffix|>"},
-	"mid": {"<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>", "<|middle|>"},
-	"rep": {"<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"},
-	"sep": {"<|file_sep|>"},
+var infillTexts = map[string]string{
+	"<|fim_prefix|>": "pre", "<fim-prefix>": "pre", "<fim_prefix>": "pre", "<｜fim▁begin｜>": "pre",
+	"<PRE>": "pre", "▁<PRE>": "pre", "<|code_prefix|>": "pre", "<|prefix|>": "pre",
+	"<|fim_suffix|>": "suf", "<fim-suffix>": "suf", "<fim_suffix>": "suf", "<｜fim▁hole｜>": "suf",
+	"<SUF>": "suf", "▁<SUF>": "suf", "<|code_suffix|>": "suf", "<|suffix|>": "suf",
+	"<|fim_middle|>": "mid", "<fim-middle>": "mid", "<fim_middle>": "mid", "<｜fim▁end｜>": "mid",
+	"<MID>": "mid", "▁<MID>": "mid", "<|code_middle|>": "mid", "<|middle|>": "mid",
+	"<|fim_repo|>": "rep", "<|repo_name|>": "rep", "<fim-repo>": "rep", "<REPO>": "rep",
+	"<reponame>":   "rep",
+	"<|file_sep|>": "sep",
 }
 
 // openModel opens a GGUF file whose head does not lie about lengths: upstream's reader believes

@@ -39,12 +39,12 @@ func TestAdapterOnTheWholePrompt(t *testing.T) {
 	}
 }
 
-// TestTokensOfAGap have keys, or texts that llama.cpp knows.
+// TestTokensOfAGap have keys of today, older ones, or texts that llama.cpp knows.
 func TestTokensOfAGap(t *testing.T) {
 	m, err := ReadModel(testmodel.Head(t, ggml.KV{"general.architecture": "llama", "tokenizer.ggml.tokens": []string{"a", "<PRE>", "▁<SUF>", "b", "<|file_sep|>"},
-		"tokenizer.ggml.fim_pre_token_id": uint32(3), "tokenizer.ggml.fim_mid_token_id": uint32(0), "tokenizer.ggml.fim_rep_token_id": uint32(5)}))
+		"tokenizer.ggml.fim_pre_token_id": uint32(3), "tokenizer.ggml.fim_mid_token_id": uint32(0), "tokenizer.ggml.middle_token_id": uint32(1), "tokenizer.ggml.suffix_token_id": uint32(7), "tokenizer.ggml.fim_rep_token_id": uint32(5)}))
 	require.NoError(t, err)
-	require.Equal(t, map[string]int32{"pre": 3, "suf": 2, "mid": 0, "sep": 4}, m.Infill)
+	require.Equal(t, map[string]int32{"pre": 3, "suf": 2, "mid": 1, "sep": 4}, m.Infill)
 }
 
 // TestModelThatLies: lengths that a file does not have are an error, and end no daemon.

@@ -176,6 +176,17 @@ func TestAnEventIsNotHeldBack(t *testing.T) {
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 }
 
+// TestABodyOfSmallValues: one that would take many times its own memory is not read.
+func TestABodyOfSmallValues(t *testing.T) {
+	r := httptest.NewRequest(http.MethodPost, "/infill", nil)
+	for _, value := range []string{"{}", "5"} {
+		for n, want := range map[int]error{1000: nil, valuesMax + 2: errNotUnderstood} {
+			_, err := readPrompt(r, []byte(`{"input_extra":[`+strings.Repeat(value+",", n)+value+`]}`), api{infill: true})
+			require.Equal(t, want, err)
+		}
+	}
+}
+
 // TestTheAccountIsHeard of an answer whose members a request has named, and is not in what the client gets.
 func TestTheAccountIsHeard(t *testing.T) {
 	const made = `"timings":{"cache_n":300,"prompt_n":10,"prompt_ms":25.5,"predicted_n":7}`

@@ -37,6 +37,9 @@ type prompt struct {
 // readPrompt reads a request without the prompt's tokens.
 func readPrompt(r *http.Request, body []byte, a api) (*prompt, error) {
 	var in members
+	if bytes.Count(body, []byte("{")) > objectsMax || bytes.Count(body, []byte(",")) > valuesMax {
+		return nil, errNotUnderstood
+	}
 	if err := json.Unmarshal(body, &in); err != nil {
 		return nil, err
 	}
@@ -188,6 +191,9 @@ const (
 	bodyMax = 64 << 20
 	// bodiesMax bounds all such requests together. Understanding takes a few times the memory of the body.
 	bodiesMax = 128 << 20
+	// objectsMax and valuesMax bound the objects and the values of such a request. In a body they take two bytes
+	// each, in memory some hundred and some ten.
+	objectsMax, valuesMax = 1 << 17, 1 << 22
 	// bodyStep is taken at a time for a body whose length is not known.
 	bodyStep = 1 << 20
 )

@@ -91,7 +91,12 @@ func (x *texts) tokenize(ctx context.Context, text string) ([]int32, error) {
 	if n := llamatier.LastControl(tokens, len(tokens), x.control); n > 0 {
 		// A token that llama-server adds has no piece in the text.
 		piece, err := x.piece(ctx, tokens[n])
-		same := len(slices.DeleteFunc(slices.Clone(tokens), func(token int32) bool { return token != tokens[n] }))
+		same := 0
+		for _, token := range tokens {
+			if token == tokens[n] {
+				same++
+			}
+		}
 		if err == nil && piece != "" && strings.Count(text, piece) == same {
 			k.start, k.n = strings.LastIndex(text, piece), n
 			k.end = k.start + len(piece)
