@@ -12,7 +12,7 @@ import (
 // accounting is told of the end of each request.
 type accounting struct {
 	table      *table
-	counter    *counter
+	asker      *asker
 	why        *engine.Inquirer
 	rates      *rates.Rates
 	album      *album

@@ -19,7 +19,7 @@
 //
 //	table                     table.go               the slots, the requests that wait for one, requests of which nothing is known
 //	sequence                  slot.go                the tokens and rows in one slot, as far as they are known
-//	asker, counter            question.go            questions to the engine, and how many tokens it has generated
+//	asker                     question.go            questions to the engine, and how many tokens it has generated
 //	actor                     action.go              saving, restoring and emptying a slot
 //	saver                     save.go, sink.go, pages.go  a save: sink drops the rows that are stored, pages stores the others
 //	judge                     judge.go               whether the rows of a saved slot may be stored
@@ -38,6 +38,6 @@
 // engine which pages are read and which computed.
 //
 // The goroutine that made a slot busy owns its sequence, and needs no lock for it. table.mu guards
-// the sequences of free slots, and the other fields of all slots. counter, stream and sink have locks
+// the sequences of free slots, and the other fields of all slots. asker, stream and sink have locks
 // of their own. No two of these four locks are held at once.
 package llamatier

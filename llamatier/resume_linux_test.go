@@ -104,7 +104,6 @@ func TestAResumedPromptWithoutRoom(t *testing.T) {
 func TestAResumedAnswerThatNobodyHears(t *testing.T) {
 	w := newWorld(t, 1, 4000)
 	w.ask(ask(prompt(1, 300)), 5)
-	w.tier.counter.generating() // a request of Unknown
 	turn := w.tier.Resume(t.Context(), w.last, Request{Cancel: func() {}})
 	before := w.engine.generated
 	tokens := slices.Concat(prompt(1, 300), prompt(2, 20))

@@ -295,8 +295,7 @@ func (w *world) requireUnstored(slot int) {
 func TestASlotOfARefusedRequest(t *testing.T) {
 	w, tokens, predict := shifted(t)
 	var end func(computed bool)
-	w.tier.counter.generating()
-	w.engine.onEnter("/metrics", func() { end = w.tier.Unknown() })
+	w.engine.onEnter("/slots", func() { end = w.tier.Unknown() })
 	turn := w.begin(loose(tokens))
 	s, other := w.engine.slots[turn.Slot()], 1-turn.Slot()
 	require.Nil(t, s.complete(w.engine, t.Context(), prompt(3, 400), 5))

@@ -22,7 +22,6 @@ type Tier struct {
 
 	table     *table
 	asker     *asker
-	counter   *counter
 	saver     *saver
 	restorer  *restorer
 	stages    *stages
@@ -43,8 +42,7 @@ func New(opt Options) *Tier {
 		return opt.AfterFunc(opt.Idle, func() { t.saveIdle(s) })
 	})
 	t.obstacles = &obstacles{watch: opt.Unstored, log: opt.Log}
-	t.asker = &asker{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles}
-	t.counter = &counter{asker: t.asker, spawn: t.storing.Spawn}
+	t.asker = &asker{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles, spawn: t.storing.Spawn}
 	t.album = newAlbum(opt.MediaKey, opt.MediaFile, opt.Log)
 	form := form{shape: opt.Shape, window: opt.Window, pageTokens: opt.PageTokens, root: opt.Fingerprint}
 	disk := &disk{engine.Disk[Store]{Store: opt.Store, Patience: engine.UsualPatience}}
@@ -72,7 +70,7 @@ func New(opt Options) *Tier {
 		gate: gate, meter: opt.Meter, log: opt.Log, save: t.saver.saveFirst,
 	}
 	t.stages = &stages{form: form, files: files, rates: opt.Rates, control: opt.Control, user: opt.UserStart, always: opt.AlwaysRestore}
-	t.accounting = &accounting{table: t.table, counter: t.counter, why: &t.why, rates: opt.Rates, pageTokens: opt.PageTokens, album: t.album}
+	t.accounting = &accounting{table: t.table, asker: t.asker, why: &t.why, rates: opt.Rates, pageTokens: opt.PageTokens, album: t.album}
 	if !opt.NoShift {
 		t.accounting.shifts = opt.Context
 	}
@@ -124,12 +122,12 @@ func (t *Tier) begin(ctx context.Context, r Request) (*Turn, error) {
 	u := &Turn{to: t.accounting, s: s, request: r, began: time.Now()}
 	u.TooLong = len(r.Tokens) >= t.context
 	u.asked = inquire(&t.why, r)
-	u.counted = t.counter.least()
+	u.counted = t.asker.least()
 	u.served = t.table.begin(s, r)
 	if t.obstacles.off.Load() || taken || u.TooLong {
 		return u, nil
 	}
-	counted, stored := t.counter.count(ctx), 0
+	stored := 0
 	var p *plan
 	var later *load
 	if r.Private {
@@ -142,8 +140,7 @@ func (t *Tier) begin(ctx context.Context, r Request) (*Turn, error) {
 			stored = 0
 		}
 	}
-	if later == nil { // else the engine counts when it has read the file; an earlier number serves as well
-		u.counted = <-counted
+	if later == nil {
 		p.tell(u.asked, u.held, t.table)
 	}
 	if unknown := t.table.breakUnknown(s); later != nil {
@@ -308,11 +305,7 @@ func (t *Tier) Unknown() (end func(computed bool)) {
 	defer cancel()
 	t.saveFree(ctx)
 	t.table.beginUnknown(ctx)
-	t.counter.generating()
-	return func(computed bool) {
-		t.counter.generating() // before another request can ask for the count
-		t.table.endUnknown(computed)
-	}
+	return t.table.endUnknown
 }
 
 // Slots describes the slots, for people. Pages of a slot in a tier are not counted here.

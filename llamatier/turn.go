@@ -101,9 +101,7 @@ func (u *Turn) End(answer *Answer) {
 	to.why.Record(context.Background(), u.asked, p, nil)
 	to.why.Done(u.asked, why.Text{Tokens: u.request.Tokens}, why.Fate{})
 	u.computed(len(u.request.Tokens), answer)
-	if ended := to.counter.generating(); answer != nil {
-		to.counter.askAhead(ended)
-	}
+	to.asker.count()
 	to.table.end(s, s.describe(answer, u.restored, to.pageTokens))
 }
 
@@ -111,7 +109,6 @@ func (u *Turn) End(answer *Answer) {
 func (u *Turn) lost() {
 	u.search.log.Debug("kv tier: llama-server may have run a request in any slot", "expected", u.s.id)
 	u.to.why.Done(u.asked, why.Text{}, why.Fate{})
-	u.to.counter.generating()
 	u.to.table.endUnknown(true)
 	u.to.table.drop(u.s)
 }
@@ -187,7 +184,7 @@ func (t *Tier) resume(ctx context.Context, last Served, r Request) *Turn {
 		t.table.giveBack(s)
 		return nil
 	}
-	u := &Turn{to: t.accounting, s: s, began: time.Now(), room: t.context, held: prompt, counted: t.counter.least()}
+	u := &Turn{to: t.accounting, s: s, began: time.Now(), room: t.context, held: prompt, counted: t.asker.least()}
 	u.served = t.table.begin(s, r)
 	return u
 }
