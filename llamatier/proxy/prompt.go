@@ -131,29 +131,28 @@ func single(prompt json.RawMessage) json.RawMessage {
 
 // mixed returns the tokens of a prompt that is a list of tokens, with or without texts among them.
 func (h *Handler) mixed(ctx context.Context, prompt json.RawMessage) (tokens []int32, err error) {
+	if !bytes.ContainsAny(prompt, `"n`) && json.Unmarshal(prompt, &tokens) == nil && len(tokens) > 0 {
+		return tokens, nil // neither a text nor null is among them
+	}
 	var pieces []json.RawMessage
 	if err := json.Unmarshal(prompt, &pieces); err != nil {
 		return nil, err
 	}
-	texts := 0
+	several := true // prompts, of which each is a text
 	for _, piece := range pieces {
 		var token int32
 		switch {
 		case isString(piece):
-			texts++
 		case string(piece) != "null" && json.Unmarshal(piece, &token) == nil:
-			tokens = append(tokens, token)
+			several = false
 		default:
 			return nil, errNotUnderstood
 		}
 	}
-	switch {
-	case len(tokens) == 0:
-		return nil, errNotUnderstood // several prompts
-	case texts > 0:
-		return h.engine.Tokenize(ctx, prompt, true, true)
+	if several {
+		return nil, errNotUnderstood
 	}
-	return tokens, nil
+	return h.engine.Tokenize(ctx, prompt, true, true)
 }
 
 // text returns the text of a prompt, in which marks stand for images and sounds, and these.
