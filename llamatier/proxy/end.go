@@ -18,6 +18,7 @@ type end struct {
 	first []byte // at most firstBytes
 	last  []byte // at most twice endBytes
 	over  bool   // the engine has sent all
+	ended bool   // ends was called; nothing changes any more
 
 	sent    bool // the engine may have got the request
 	api     api
@@ -29,6 +30,7 @@ type end struct {
 
 	turn    *llamatier.Turn
 	comes   func()            // called when the first bytes do; nil for nothing
+	ends    func()            // called when all was heard, before the client has the last bytes; nil for nothing
 	staged  *llamatier.Answer // of the first steps of the prompt; nil if there were none
 	opening *opening          // of the answer; nil if the client has nothing of it yet
 }
@@ -81,6 +83,9 @@ func withoutAccount(answer []byte) []byte {
 // Read implements io.Reader.
 func (e *end) Read(p []byte) (int, error) {
 	n, err := e.ReadCloser.Read(p)
+	if e.ended {
+		return n, err
+	}
 	if e.comes != nil && n > 0 {
 		e.comes()
 	}
@@ -93,6 +98,10 @@ func (e *end) Read(p []byte) (int, error) {
 		e.last = append(e.last[:0], e.last[len(e.last)-endBytes:]...)
 	}
 	e.over = e.over || errors.Is(err, io.EOF)
+	if e.ends != nil && e.whole() {
+		e.ended = true
+		e.ends()
+	}
 	return n, err
 }
 
@@ -108,13 +117,20 @@ func (e *end) note(next []byte) {
 	}
 }
 
-// answer returns the engine's account of the answer; nil unless all of the answer was heard.
+// whole reports whether all of the answer was heard.
 // Many clients of a stream go away after the last event, before the engine ends the stream. The
 // engine also ends a stream that a client has stopped, or that has failed, and goes on computing
 // for a while; the last account in such a stream is too low.
+func (e *end) whole() bool {
+	if !bytes.HasSuffix(e.last, []byte("\n\n")) {
+		return e.over
+	}
+	return e.ending || endsStream(e.last)
+}
+
+// answer returns the engine's account of the answer; nil unless all of the answer was heard.
 func (e *end) answer() *llamatier.Answer {
-	stream := bytes.HasSuffix(e.last, []byte("\n\n"))
-	if stream && !e.ending && !endsStream(e.last) || !stream && !e.over {
+	if !e.whole() {
 		return nil
 	}
 	if answer := llamatier.ReadAnswer(e.last); answer != nil && !e.api.loose {

@@ -161,10 +161,11 @@ func (h *Handler) serveHot(w http.ResponseWriter, r *http.Request, gone context.
 			h.end(r.URL.Path, heard, k)
 		}()
 	})
-	defer func() {
+	heard.ends = sync.OnceFunc(func() {
 		close(k.over)
 		heard.comes() // no answer came
-	}()
+	})
+	defer heard.ends()
 	h.forward(w, r, heard, p.pinned(body, turn.Slot()))
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -221,6 +222,35 @@ func TestAChatWaitsForTheTokensOfTheLast(t *testing.T) {
 	require.Equal(t, http.StatusOK, <-sent)
 	c.free()
 	require.NotContains(t, c.seen(), "chat in 1")
+}
+
+// TestASlotIsFreeBeforeTheClientKnows that its answer is over: what it asks for next takes no other slot, nor
+// one of which something is not saved.
+func TestASlotIsFreeBeforeTheClientKnows(t *testing.T) {
+	const account = `"timings":{"cache_n":0,"prompt_n":200,"predicted_n":1,"prompt_ms":1}`
+	for _, last := range []string{"data: {\"choices\":[]," + account + "}\n\ndata: [DONE]\n\n", "{" + account + "}"} {
+		c, ended := newChats(t, 1), make(chan struct{})
+		c.on(func(path, _ string, w http.ResponseWriter) bool {
+			if path != "/v1/chat/completions" {
+				return false
+			}
+			if strings.HasPrefix(last, "{") {
+				w.Header().Set("Content-Length", strconv.Itoa(len(last)))
+			}
+			_, _ = io.WriteString(w, last)
+			_ = http.NewResponseController(w).Flush()
+			<-ended
+			return true
+		})
+		res, err := http.Post(c.url+"/v1/chat/completions", "application/json", strings.NewReader(chat()))
+		require.NoError(t, err)
+		_, err = io.ReadFull(res.Body, make([]byte, len(last)))
+		busy := c.tier.Slots()[0].Busy
+		close(ended)
+		require.NoError(t, err)
+		require.False(t, busy)
+		require.NoError(t, res.Body.Close())
+	}
 }
 
 // TestMostOfAChat: of two slots that hold a chat, the one with more of it goes on.

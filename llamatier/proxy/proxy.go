@@ -250,10 +250,14 @@ func (h *Handler) serveCold(w http.ResponseWriter, r *http.Request, t *llamatier
 		w, heard.opening = opening, opening
 	}
 	k := h.note(turn, p.text)
-	defer func() {
+	over := sync.OnceFunc(func() {
 		close(k.over)
 		h.end(r.URL.Path, heard, k)
-	}()
+	})
+	defer over()
+	if !p.Loose { // else the engine is asked for the slot
+		heard.ends = over // the client's next request finds the slot free
+	}
 	h.forward(w, r, heard, p.pinned(body, turn.Slot()))
 }
 
