@@ -42,7 +42,7 @@ func textOf(path string, in members) (t text) {
 	switch {
 	case bytes.HasPrefix(value, []byte(`"`)):
 		t.said = value[:len(value)-1]
-	case a.chat && bytes.HasPrefix(value, []byte("[")):
+	case bytes.HasPrefix(value, []byte("[")) && (a.chat || !bytes.ContainsAny(value[1:], `"[{n`)): // tokens
 		t.said = bytes.TrimSpace(value[:len(value)-1])
 	}
 	var sum maphash.Hash

@@ -45,12 +45,15 @@ func TestGoesOn(t *testing.T) {
 		{plain, `{"prompt":"a\""}`, `{"prompt":"a\" b"}`, true},
 		{plain, `{"prompt":"a"}`, `{"prompt":"b"}`, false},
 		{plain, `{"prompt":"a"}`, `{"prompt":["a",1]}`, false},
+		{plain, `{"prompt":[1,2]}`, `{"prompt":[1,2,3]}`, true},
+		{plain, `{"prompt":[1,2]}`, `{"prompt":[1,23]}`, false},
+		{plain, `{"prompt":[1,2]}`, `{"prompt":[1,2,[3]]}`, false},
 	} {
 		last := textOf(c.path, object(json.RawMessage(c.last)))
 		require.NotEmpty(t, last.said)
 		require.Equal(t, c.want, newTalk(last, llamatier.Served{}).goesOn(textOf(c.path, object(json.RawMessage(c.next)))), "%s, then %s", c.last, c.next)
 	}
-	for path, body := range map[string]string{plain: `{"prompt":[1,2]}`, chats: `{"prompt":"a"}`, "/completions": `{"prompt":{"prompt_string":"a"}}`} {
+	for path, body := range map[string]string{plain: `{"prompt":["a"]}`, "/v1/completions": `{"prompt":[1,null]}`, chats: `{"prompt":"a"}`, "/completions": `{"prompt":{"prompt_string":"a"}}`} {
 		require.Empty(t, textOf(path, object(json.RawMessage(body))).said, body)
 	}
 }
