@@ -131,8 +131,8 @@ func single(prompt json.RawMessage) json.RawMessage {
 
 // mixed returns the tokens of a prompt that is a list of tokens, with or without texts among them.
 func (h *Handler) mixed(ctx context.Context, prompt json.RawMessage) (tokens []int32, err error) {
-	if !bytes.ContainsAny(prompt, `"n`) && json.Unmarshal(prompt, &tokens) == nil && len(tokens) > 0 {
-		return tokens, nil // neither a text nor null is among them
+	if tokens := numbers(prompt); tokens != nil {
+		return tokens, nil
 	}
 	var pieces []json.RawMessage
 	if err := json.Unmarshal(prompt, &pieces); err != nil {
@@ -153,6 +153,19 @@ func (h *Handler) mixed(ctx context.Context, prompt json.RawMessage) (tokens []i
 		return nil, errNotUnderstood
 	}
 	return h.engine.Tokenize(ctx, prompt, true, true)
+}
+
+// numbers returns the numbers of a list, which package json reads much slower; nil if anything else is in it.
+func numbers(list json.RawMessage) (numbers []int32) {
+	list = bytes.TrimSuffix(bytes.TrimPrefix(list, []byte("[")), []byte("]"))
+	for text := range bytes.SplitSeq(list, []byte(",")) {
+		n, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 32)
+		if err != nil {
+			return nil
+		}
+		numbers = append(numbers, int32(n))
+	}
+	return numbers
 }
 
 // text returns the text of a prompt, in which marks stand for images and sounds, and these.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/llamatest"
@@ -18,6 +19,9 @@ const (
 	hotAnswer = 128
 	hotWords  = 12_000 // of a text, of which llama-server makes the tokens
 )
+
+// hotRest is the time before each pair of requests: nobody asks again within a millisecond.
+const hotRest = 50 * time.Millisecond
 
 // Pairs of requests of hot in a repetition.
 const (
@@ -89,6 +93,7 @@ func (b *bench) hotPairs(ctx context.Context, kind hotKind) (err error) {
 		defer servers[s].Kill()
 	}
 	for n := range 1 + kind.pairs { // the first one fills the slots
+		time.Sleep(hotRest)
 		of, mine, err := pair(n, func(s side) (llamatest.Answer, error) { return servers[s].Complete(ctx, kind.prompt, kind.predict) })
 		if err != nil {
 			return err
