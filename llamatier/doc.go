@@ -3,7 +3,7 @@
 // An [Engine] is a running llama-server. A [Tier] knows which tokens each of the engine's
 // slots holds. Before a request, [Tier.Begin] chooses the slot and puts stored pages into it,
 // as one file that llama-server restores; where nothing can come between, the request may follow while
-// llama-server reads the file. Some seconds after a request, llama-server saves the
+// llama-server reads the file. [Tier.Resume] goes on in a slot instead. Some seconds after a request, llama-server saves the
 // slot into a file, and the Tier stores the pages that are new. Package slotfile makes the files.
 //
 // The Tier need not know the tokens of a slot exactly: llama-server compares a prompt with a
@@ -38,6 +38,6 @@
 // engine which pages are read and which computed.
 //
 // The goroutine that made a slot busy owns its sequence, and needs no lock for it. table.mu guards
-// the sequences of free slots, and the other fields of all slots. asker, stream and sink have locks
-// of their own. No two of these four locks are held at once.
+// the sequences of free slots, and the other fields of all slots. asker, album, stream and sink have
+// locks of their own. No two of these five locks are held at once.
 package llamatier

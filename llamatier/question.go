@@ -21,6 +21,8 @@ type asker struct {
 
 	mu      sync.Mutex
 	counted int // at most Engine.Generated
+	doubts  int // how often answers of unknown length were over
+	settled int // doubts before counted
 }
 
 func (a *asker) slots(ctx context.Context) ([]Slot, error) {
@@ -34,28 +36,54 @@ func (a *asker) slots(ctx context.Context) ([]Slot, error) {
 
 // generated asks for Engine.Generated.
 func (a *asker) generated(ctx context.Context) (least, most int, err error) {
+	a.mu.Lock()
+	doubts := a.doubts
+	a.mu.Unlock()
 	err = a.ask(ctx, func(ctx context.Context) (err error) {
 		least, most, err = a.engine.Generated(ctx)
 		return err
 	})
+	if err != nil {
+		return 0, 0, err
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.counted = max(a.counted, least)
-	return least, most, err
+	a.counted, a.settled = max(a.counted, least), max(a.settled, doubts)
+	return least, most, nil
 }
 
-// least returns a number that is at most Engine.Generated. That number bounds the length of an answer that
-// nobody heard to the end. It only grows, so an earlier one serves as well, and no request waits for one: count
-// asks when an answer is over. It is 0 before.
+// A number that is at most Engine.Generated before an answer bounds the answer's length, if nobody heard it to
+// the end. An earlier number serves as well, but the more was generated since, the less can be stored.
+
+// least returns such a number.
 func (a *asker) least() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.counted
 }
 
-// count asks for a later number, unless that is on its way.
+// latest returns a number in which all answers of unknown length are counted. Requests wait for that alone.
+func (a *asker) latest(ctx context.Context) int {
+	a.mu.Lock()
+	settled := a.settled == a.doubts
+	a.mu.Unlock()
+	if !settled {
+		_, _, _ = a.generated(ctx) // an earlier number serves as well
+	}
+	return a.least()
+}
+
+// doubt notes that answers of unknown length may be over.
+func (a *asker) doubt() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.doubts++
+}
+
+// count asks for a number, which nobody waits for, behind an answer that was heard to the end.
 func (a *asker) count() {
 	if !a.counting.CompareAndSwap(false, true) {
+		a.doubt()
 		return
 	}
 	a.spawn(func() {

@@ -162,7 +162,8 @@ func TestASlotThatAnotherRequestHas(t *testing.T) {
 	w.tier.patience.search = time.Hour
 	named := w.begin(ask(prompt(1, 300)))
 	looked, begun := make(chan struct{}), make(chan *Turn)
-	w.engine.onEnter("/slots", func() { w.engine.onEnter("/slots", func() { close(looked) }) })
+	w.tier.asker.doubt()
+	w.engine.onEnter("/metrics", func() { w.engine.onEnter("/slots", func() { close(looked) }) })
 	go func() { begun <- w.begin(loose(prompt(2, 300))) }()
 	<-looked
 	s := w.engine.slots[named.Slot()]

@@ -42,7 +42,7 @@ func New(opt Options) *Tier {
 		return opt.AfterFunc(opt.Idle, func() { t.saveIdle(s) })
 	})
 	t.obstacles = &obstacles{watch: opt.Unstored, log: opt.Log}
-	t.asker = &asker{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles, spawn: t.storing.Spawn}
+	t.asker = &asker{engine: opt.Engine, patience: &t.patience, obstacles: t.obstacles, spawn: t.storing.Spawn, doubts: 1}
 	t.album = newAlbum(opt.MediaKey, opt.MediaFile, opt.Log)
 	form := form{shape: opt.Shape, window: opt.Window, pageTokens: opt.PageTokens, root: opt.Fingerprint}
 	disk := &disk{engine.Disk[Store]{Store: opt.Store, Patience: engine.UsualPatience}}
@@ -122,7 +122,7 @@ func (t *Tier) begin(ctx context.Context, r Request) (*Turn, error) {
 	u := &Turn{to: t.accounting, s: s, request: r, began: time.Now()}
 	u.TooLong = len(r.Tokens) >= t.context
 	u.asked = inquire(&t.why, r)
-	u.counted = t.asker.least()
+	u.counted = t.asker.latest(ctx)
 	u.served = t.table.begin(s, r)
 	if t.obstacles.off.Load() || taken || u.TooLong {
 		return u, nil
@@ -305,7 +305,10 @@ func (t *Tier) Unknown() (end func(computed bool)) {
 	defer cancel()
 	t.saveFree(ctx)
 	t.table.beginUnknown(ctx)
-	return t.table.endUnknown
+	return func(computed bool) {
+		t.asker.doubt()
+		t.table.endUnknown(computed)
+	}
 }
 
 // Slots describes the slots, for people. Pages of a slot in a tier are not counted here.

@@ -311,8 +311,8 @@ func TestASlotThatHoldsThePrompt(t *testing.T) {
 	}{
 		"at once":                {func(*world) {}, map[string]int{}},
 		"it may have slept":      {func(w *world) { w.tier.table.slots[0].used = time.Now().Add(-time.Minute) }, map[string]int{"/slots": 1}},
-		"an unknown request":     {func(w *world) { w.tier.Unknown()(true) }, map[string]int{"/slots": 1, "/slots/0": 1}},
-		"an answer is not heard": {func(w *world) { w.unheard(prompt(1, 205), 5) }, map[string]int{"/slots": 2}},
+		"an unknown request":     {func(w *world) { w.tier.Unknown()(true) }, map[string]int{"/slots": 1, "/slots/0": 1, "/metrics": 1}},
+		"an answer is not heard": {func(w *world) { w.unheard(prompt(1, 205), 5) }, map[string]int{"/slots": 2, "/metrics": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 1, 1000)

@@ -101,7 +101,11 @@ func (u *Turn) End(answer *Answer) {
 	to.why.Record(context.Background(), u.asked, p, nil)
 	to.why.Done(u.asked, why.Text{Tokens: u.request.Tokens}, why.Fate{})
 	u.computed(len(u.request.Tokens), answer)
-	to.asker.count()
+	if answer != nil {
+		to.asker.count()
+	} else {
+		to.asker.doubt() // the engine ends it later
+	}
 	to.table.end(s, s.describe(answer, u.restored, to.pageTokens))
 }
 
@@ -109,6 +113,7 @@ func (u *Turn) End(answer *Answer) {
 func (u *Turn) lost() {
 	u.search.log.Debug("kv tier: llama-server may have run a request in any slot", "expected", u.s.id)
 	u.to.why.Done(u.asked, why.Text{}, why.Fate{})
+	u.to.asker.doubt()
 	u.to.table.endUnknown(true)
 	u.to.table.drop(u.s)
 }

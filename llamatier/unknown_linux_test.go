@@ -238,8 +238,6 @@ func TestAnAnswerGivenUp(t *testing.T) {
 		late, stored := c.late, c.stored
 		w := newWorld(t, 1, 256)
 		w.engine.generated = c.before
-		w.tier.asker.count()
-		w.tier.storing.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
 		turn, err := w.tier.Begin(ctx, Request{Tokens: prompt(1, 100), Slot: -1, Cancel: cancel})
 		require.NoError(t, err)

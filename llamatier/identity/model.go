@@ -55,9 +55,8 @@ func ReadModel(path string) (m Model, err error) {
 	m.Infill = make(map[string]int32)
 	all := f.KeyValue("tokenizer.ggml.tokens").Strings()
 	for token, text := range all {
-		name, known := infillTexts[text]
-		if _, found := m.Infill[name]; known && !found {
-			m.Infill[name] = int32(token)
+		if name, known := infillTexts[text]; known {
+			m.Infill[name] = int32(token) // the last of equal texts
 		}
 	}
 	for _, k := range infillKeys {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -179,8 +180,8 @@ func TestAnEventIsNotHeldBack(t *testing.T) {
 // TestABodyOfSmallValues: one that would take many times its own memory is not read.
 func TestABodyOfSmallValues(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "/infill", nil)
-	for _, value := range []string{"{}", "5"} {
-		for n, want := range map[int]error{1000: nil, valuesMax + 2: errNotUnderstood} {
+	for value, most := range map[string]int{"{}": objectsMax - 2, "5": valuesMax} {
+		for n, want := range map[int]error{most: nil, most + 1: errManyValues} {
 			_, err := readPrompt(r, []byte(`{"input_extra":[`+strings.Repeat(value+",", n)+value+`]}`), api{infill: true})
 			require.Equal(t, want, err)
 		}
@@ -191,6 +192,7 @@ func TestABodyOfSmallValues(t *testing.T) {
 func TestTheAccountIsHeard(t *testing.T) {
 	const made = `"timings":{"cache_n":300,"prompt_n":10,"prompt_ms":25.5,"predicted_n":7}`
 	heard := &llamatier.Answer{Cached: 300, Processed: 10, Generated: 7, Took: 25500 * time.Microsecond}
+	cut := `{"content":"` + strings.Repeat("a", answerMax-40) + `"`
 	text := `{"content":"\"timings\":{}` + strings.Repeat("a", answerMax) + `"`
 	for _, c := range []struct {
 		fields, more string // of a request; "" if it passes as it is
@@ -203,6 +205,8 @@ func TestTheAccountIsHeard(t *testing.T) {
 		{`["content"]`, `["content","timings"]`, `{"error":{"code":400}}`, `{"error":{"code":400}}`, nil},
 		{`["content"]`, `["content","timings"]`, text + `,` + made + `}`, text + `,` + made + `}`, heard},
 		{`["timings"]`, "", `{` + made + `}`, `{` + made + `}`, heard},
+		{`["content",null]`, "", `{` + made + `,"a":5}`, `{` + made + `,"a":5}`, heard},
+		{`["content"]`, `["content","timings"]`, cut + `,` + made + `}`, cut + `,` + made + `}`, heard},
 		{`[]`, "", `{` + made + `}`, `{` + made + `}`, heard},
 		{`[5]`, "", `{` + made + `}`, `{` + made + `}`, heard},
 		{`["content"],"stream":true`, "", `{"content":"a"}`, `{"content":"a"}`, nil},
@@ -221,7 +225,11 @@ func TestTheAccountIsHeard(t *testing.T) {
 		e := &end{api: p.api, account: p.account}
 		res := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(c.answer))}
 		require.NoError(t, e.passes(res))
-		require.Equal(t, c.want, readAll(t, res.Body))
+		got := readAll(t, res.Body)
+		require.Equal(t, c.want, got)
+		if length := res.Header.Get("Content-Length"); length != "" {
+			require.Equal(t, strconv.Itoa(len(got)), length)
+		}
 		require.Equal(t, c.heard, e.answer(), body)
 	}
 	p, err := readPrompt(httptest.NewRequest(http.MethodPost, "/", nil), []byte(`{"response_fields":["a"]}`), prompts["/v1/completions"])

@@ -125,7 +125,7 @@ func (e *end) whole() bool {
 	if !bytes.HasSuffix(e.last, []byte("\n\n")) {
 		return e.over
 	}
-	return e.ending || endsStream(e.last)
+	return e.ending || endsStream(e.last, e.api.chat)
 }
 
 // answer returns the engine's account of the answer; nil unless all of the answer was heard.
@@ -147,14 +147,14 @@ func (e *end) answer() *llamatier.Answer {
 }
 
 // endsStream reports whether the latest bytes of an answer end with the last event of a stream:
-// [DONE] behind a chat, and otherwise an event that says why, or that, the answer ends. In a text,
+// [DONE] or message_stop behind a chat, and otherwise an event that says why the answer ends. In a text,
 // quotes have a backslash before them, and line breaks are escaped.
-func endsStream(last []byte) bool {
+func endsStream(last []byte, chat bool) bool {
 	event, whole := bytes.CutSuffix(last, []byte("\n\n"))
 	if at := bytes.LastIndexByte(event, '\n'); at >= 0 {
 		event = event[at+1:]
 	}
 	ends := func(text string) bool { return bytes.Contains(event, []byte(text)) }
-	return whole && (bytes.Equal(event, []byte("data: [DONE]")) || ends(`"stop_type":`) ||
-		ends(`"type":"message_stop"`))
+	return whole && (bytes.Equal(event, []byte("data: [DONE]")) || ends(`"type":"message_stop"`) ||
+		!chat && ends(`"stop_type":`)) // which a chat may have in the middle, with __verbose
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/kvtier/kvtier/llamatier"
 )
 
-// A chat's next request has the messages of the last one, and few more. The slot holds the prompt of the last
-// one, and a store hardly holds more, so llama-server gets the request at once. It makes a prompt of the
-// messages, which takes as long as all else; we have it made beside the answer, for the slot's next save.
+// A conversation's next request has the prompt of the last one, and little more. The slot holds that prompt,
+// and a store hardly holds more, so llama-server gets the request at once. It makes tokens of the prompt, which
+// takes as long as all else; we have them made beside the answer, for the slot's next save.
 
 // grownMax bounds the bytes that a request has more than the one before it, if it is sent at once.
 // Computing as much takes no longer than a look-up and a restore.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -49,14 +50,19 @@ func (o Ours) hide(res *http.Response) error {
 	})
 }
 
-// change changes the first bytes of an answer, at most limit.
+// change changes an answer of at most limit bytes.
 func change(res *http.Response, limit int64, to func([]byte) []byte) error {
-	body, err := io.ReadAll(io.LimitReader(res.Body, limit))
+	body, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
 	if err != nil {
 		return err
 	}
-	res.Body = joined{io.MultiReader(bytes.NewReader(to(body)), res.Body), res.Body}
-	res.ContentLength = -1
-	res.Header.Del("Content-Length")
+	if int64(len(body)) > limit {
+		res.Body = joined{io.MultiReader(bytes.NewReader(body), res.Body), res.Body}
+		return nil
+	}
+	res.Body.Close()
+	body = to(body)
+	res.Body, res.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	res.Header.Set("Content-Length", strconv.Itoa(len(body)))
 	return nil
 }

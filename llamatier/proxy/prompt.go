@@ -38,7 +38,7 @@ type prompt struct {
 func readPrompt(r *http.Request, body []byte, a api) (*prompt, error) {
 	var in members
 	if bytes.Count(body, []byte("{")) > objectsMax || bytes.Count(body, []byte(",")) > valuesMax {
-		return nil, errNotUnderstood
+		return nil, errManyValues
 	}
 	if err := json.Unmarshal(body, &in); err != nil {
 		return nil, err
@@ -74,9 +74,10 @@ func set(value json.RawMessage, usual string) bool {
 // hidesAccount reports whether a request names the members of its answer, and its account is not one of them. A
 // stream is left as it is.
 func hidesAccount(in members, a api) bool {
-	var named []string
+	var named []*string
 	return !a.chat && a.named == "" && !set(in["stream"], "false") &&
-		json.Unmarshal(in["response_fields"], &named) == nil && len(named) > 0 && !slices.Contains(named, "timings")
+		json.Unmarshal(in["response_fields"], &named) == nil && len(named) > 0 &&
+		!slices.ContainsFunc(named, func(name *string) bool { return name == nil || *name == "timings" })
 }
 
 // find finds the tokens of a prompt with a body.
@@ -203,9 +204,9 @@ const (
 	bodyMax = 64 << 20
 	// bodiesMax bounds all such requests together. Understanding takes a few times the memory of the body.
 	bodiesMax = 128 << 20
-	// objectsMax and valuesMax bound the objects and the values of such a request. In a body they take two bytes
-	// each, in memory some hundred and some ten.
-	objectsMax, valuesMax = 1 << 17, 1 << 22
+	// objectsMax and valuesMax bound the objects and the values of such a request, by their first and last bytes,
+	// also in texts. In a body they take two bytes each, in memory some hundred and some ten.
+	objectsMax, valuesMax = 1 << 17, 1 << 20
 	// bodyStep is taken at a time for a body whose length is not known.
 	bodyStep = 1 << 20
 )

@@ -1,16 +1,19 @@
 // Package proxy answers in place of a llama-server, and gives each prompt a slot that holds as
 // much of it as a page store has.
 //
-// Requests and answers pass through byte for byte, with these exceptions:
+// The bodies of requests and answers pass through byte for byte, with these exceptions:
 //
-//   - The number of the slot is added to a prompt.
+//   - The number of the slot is added to a prompt that names none, but for Messages.
+//   - Where a request names the members of an answer that is no stream, its account is added to them, and
+//     taken out of the answer, unless that has over 4 MiB.
 //   - In the answer to a prompt that was computed in steps, the figures of all are added up. A
-//     stream begins with the first step.
+//     stream begins with the first step: comments, progress and ids of events are ours, and a later error
+//     is an event.
 //   - Until prompts may be answered (State.Ready), POST requests and those for the health get
 //     the answer of a llama-server that is loading its model: status 503. So does any request
 //     before llama-server listens.
 //   - Options that llama-server has for our sake alone are hidden: /slots and /metrics get status
-//     501, and /props does not name them.
+//     501, and /props says that they are off.
 //
 // A request that the package does not understand passes through as it is.
 package proxy
@@ -319,4 +322,7 @@ func (h *Handler) misread(path string) bool {
 	return m.prompts >= misreadingsMax && time.Since(m.last) < misreadingTime
 }
 
-var errNotUnderstood = errors.New("its prompt is of another form")
+var (
+	errNotUnderstood = errors.New("its prompt is of another form")
+	errManyValues    = errors.New("it has many values")
+)
