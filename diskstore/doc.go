@@ -45,9 +45,8 @@ Files of this package, by their purpose:
 	level.go                  one of its tiers: its files, its ledger, its room
 	find.go, chain.go         look-up of prompts
 	branches.go               look-up of tails, and pages that only begin like a prompt
-	read.go, sharedread.go    pages out of the tiers
+	read.go                   pages out of the tiers, and what a read touches
 	ram.go                    the copies in memory
-	touch.go                  after a read
 	put.go, manifest.go       pages into the local tier, and what a fingerprint stands for
 	absent.go                 why a page is not there
 	reclaim.go                unused fingerprints, that people remove

@@ -347,3 +347,152 @@ func osFile(b tier.Blob) *os.File {
 	file, _ := fb.File.(*os.File)
 	return file
 }
+
+// sharing lets concurrent Reads of one page share one read: each page is read, checked and
+// decoded once and copied for the others.
+type sharing struct {
+	mu      sync.Mutex
+	reading map[pagefile.Name]*sharedRead
+}
+
+// sharedRead is a running Read. Its arguments do not change.
+type sharedRead struct {
+	wanted
+	of   *sharing
+	rows []byte // the reader's buffer; the reader may change it after the last copy
+
+	done chan struct{} // closed when the Read has ended
+	good bool          // rows hold the page
+
+	// Reads that wait for this one and then copy; sharing.mu guards both fields.
+	waiting int
+	left    chan struct{} // closed by the last waiting Read; nil before this Read has ended
+}
+
+// join returns a running Read of the same page, to take a copy from. Without one, join returns
+// nil and a function, end, that the caller calls after its own Read; good says whether the
+// caller's buffer holds the page. end returns after all copies are taken. A Read of the same
+// file with other arguments is not shared, and join does not wait for it.
+func (s *sharing) join(name pagefile.Name, w wanted, buf []byte) (other *sharedRead, end func(good bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r := s.reading[name]; r != nil {
+		same := r.ref.Parent == w.ref.Parent && r.ref.Start == w.ref.Start && r.layout.Equal(w.layout) && slices.Equal(r.tokens, w.tokens)
+		if !same {
+			return nil, func(bool) {}
+		}
+		r.waiting++
+		return r, nil
+	}
+	r := &sharedRead{wanted: w, of: s, rows: buf, done: make(chan struct{})}
+	if s.reading == nil {
+		s.reading = make(map[pagefile.Name]*sharedRead)
+	}
+	s.reading[name] = r
+	return nil, func(good bool) {
+		s.mu.Lock()
+		delete(s.reading, name) // no further Read joins
+		r.good, r.left = good, make(chan struct{})
+		if r.waiting == 0 {
+			close(r.left)
+		}
+		s.mu.Unlock()
+		close(r.done)
+		<-r.left
+	}
+}
+
+// leave ends the wait of one Read that joined.
+func (r *sharedRead) leave() {
+	r.of.mu.Lock()
+	defer r.of.mu.Unlock()
+	if r.waiting--; r.waiting == 0 && r.left != nil {
+		close(r.left)
+	}
+}
+
+// copyTo waits for the end of the shared Read and copies its result. copyTo reports whether
+// the copy is the page; otherwise the caller reads the page itself.
+func (r *sharedRead) copyTo(ctx context.Context, buf []byte) bool {
+	defer r.leave()
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		return false
+	}
+	if r.good {
+		copy(buf, r.rows)
+	}
+	return r.good
+}
+
+// fresh reports whether a chain used at the given time counts as just used.
+func (lv *level) fresh(used, now time.Time) bool { return recency.Fresh(used, now, lv.book.Horizon()) }
+
+// touch touches the file of ref in a tier, whose recency in that tier is recent. The remote
+// tier is touched in the background, in the order of reading.
+func (r *reader) touch(ctx context.Context, lv *level, ref Ref, recent time.Time) {
+	now := r.now()
+	if ref.Ahead || lv.fresh(recency.Used(recent, ref.Start), now) {
+		return
+	}
+	used := time.Unix(0, ref.at)
+	if !lv.fresh(used, now) { // found long ago, or not as a chain
+		used = now
+	}
+	name := ref.name(r.pages)
+	if lv.far {
+		type touch struct{ pagefile.Name }
+		r.behind.Submit(touch{name}, func(ctx context.Context) {
+			r.mover.Forward(ctx, name, recency.Of(used, ref.Start))
+		})
+		return
+	}
+	r.chains.Touch(ctx, name, ref.place(), used)
+}
+
+// ageClock returns the time by which files count as old enough to delete.
+func (lv *level) ageClock(ctx context.Context) (time.Time, error) {
+	now, err := recency.AgeClock(ctx, lv.tier, lv.now)
+	if err != nil {
+		return now, fmt.Errorf("tell the time of the filesystem of %s: %w", lv.where, err)
+	}
+	return now, nil
+}
+
+const (
+	// hitsEvery bounds the time before a hit is recorded, together with others. Recording costs two syncs.
+	hitsEvery = 5 * time.Second
+
+	// remoteHitsEvery is the same for a remote tier, whose ledger all servers share. Any other
+	// change of the ledger records the hits, too.
+	remoteHitsEvery = 10 * time.Minute
+
+	// hitsPatience bounds the time that Flush, or a job between two collections, waits for a
+	// tier to record hits.
+	hitsPatience = time.Second
+)
+
+// hit counts a page of a fingerprint that was read from a tier, or from memory as a copy of the tier's page.
+func (lv *level) hit(fingerprint pagefile.Key) {
+	lv.book.Hit(fingerprint)
+	lv.recordIn(&lv.hitClock, hitsEvery, remoteHitsEvery, lv.recordHits)
+}
+
+// recordIn records something of the tier after some time, which differs in a remote tier. Calls before
+// that have no effect.
+func (lv *level) recordIn(clock *work.Once, every, remoteEvery time.Duration, record func(context.Context)) {
+	if lv.far {
+		every = remoteEvery
+	}
+	clock.Start(every, func() { lv.recording.Submit(clock, record) })
+}
+
+// recordHits records new hits. After a failure the next hit tries again.
+func (lv *level) recordHits(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, hitsPatience)
+	defer cancel()
+	if lv.book.State().Hits && lv.answers() {
+		_ = lv.book.Record(ctx)
+	}
+}

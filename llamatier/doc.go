@@ -31,7 +31,7 @@
 //	accounting                account.go             the end of a request; engine.Inquirer explains misses
 //	obstacles                 cause.go               causes for which slots are not stored
 //	album                     media.go               the tokens that llama-server makes of images
-//	form, files, disk         form.go, files.go      the form of files and pages; files and a store on a disk that may hang
+//	form, files, disk         files.go               the form of files and pages; files and a store on a disk that may hang
 //
 // Beside them, tier.go and turn.go are the Tier and its requests, options.go has the limits of waits for the
 // engine, too, engine.go and shape.go are the llama-server. The planner and the loader ask package

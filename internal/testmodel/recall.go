@@ -1,6 +1,12 @@
 package testmodel
 
-import "math"
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+)
 
 // Recall describes the recall model of the package comment. RecallPrompts makes prompts.
 type Recall struct {
@@ -195,4 +201,141 @@ func (m *handSet) setCode(row, column int, c code, scale float64) {
 	for i, sign := range c {
 		m.set(row, column+i, float64(sign)*scale)
 	}
+}
+
+// A code is a vector of ±1 that stands for a token. Any two codes of a family have a cosine
+// of at most 2^(-(bits-1)/2); negative cosines are not bounded, because the family has the
+// opposite of each code. Elements of ±1 are exact in f16 and q8_0.
+type code []int8
+
+// Key codes, by which tokens are looked up, and value codes, which carry and name tokens. A key code must fit
+// into the part of a head that does not rotate; the family has exactly one key code per token.
+const (
+	keyCodeBits   = 5
+	valueCodeBits = 7
+	keyCodeLen    = 1 << keyCodeBits   // 32, cosines up to 1/4
+	valueCodeLen  = 1 << valueCodeBits // 128, cosines up to 1/8
+)
+
+// field is GF(2^bits) as polynomials over GF(2), modulo an irreducible one.
+type field struct {
+	bits    int
+	modulus int
+}
+
+var (
+	keyField   = field{keyCodeBits, 0b100101}     // x^5 + x^2 + 1
+	valueField = field{valueCodeBits, 0b10000011} // x^7 + x + 1
+)
+
+func (f field) multiply(a, b int) int {
+	product := 0
+	for ; b != 0; b >>= 1 {
+		if b&1 != 0 {
+			product ^= a
+		}
+		a <<= 1
+		if a>>f.bits != 0 {
+			a ^= f.modulus
+		}
+	}
+	return product
+}
+
+// trace maps half of the field to 0 and half to 1, linearly.
+func (f field) trace(a int) int {
+	sum := 0
+	for range f.bits {
+		sum ^= a
+		a = f.multiply(a, a)
+	}
+	return sum
+}
+
+// code returns the n-th code: ±(-1)^Tr(ax + bx³) for each x of the field. The codes are R. Gold's sequences
+// ("Maximal recursive sequences with 3-valued recursive cross-correlation functions", 1968): for an odd
+// number of bits, the numbers of places where two of them agree and differ are equal up to 2^((bits-1)/2).
+func (f field) code(n int) code {
+	size := 1 << f.bits
+	a, b, sign := n%size, n/size%size, n/size/size
+	c := make(code, size)
+	for x := range c {
+		cube := f.multiply(x, f.multiply(x, x))
+		c[x] = int8(1 - 2*(sign^f.trace(f.multiply(a, x)^f.multiply(b, cube))))
+	}
+	return c
+}
+
+// codebook gives each token its codes.
+type codebook struct{ keys, values []code }
+
+func newCodebook() codebook {
+	random := rand.New(rand.NewPCG(0, 0))
+	draw := func(f field) []code {
+		drawn := make([]code, recallVocab)
+		for token, n := range random.Perm(2 << (2 * f.bits))[:recallVocab] { // of all codes of the family
+			drawn[token] = f.code(n)
+		}
+		return drawn
+	}
+	return codebook{keys: draw(keyField), values: draw(valueField)}
+}
+
+// RecallAnswerTokens is the number of tokens of an answer: the first tests the prompt, the
+// others test that each generated token finds the next.
+const RecallAnswerTokens = 4
+
+// RecallNeedlesMax bounds the needles of a prompt, whose words may not occur elsewhere in the prompt.
+const RecallNeedlesMax = 64
+
+// RecallQuestion is a prompt and the answer of a Recall model.
+type RecallQuestion struct {
+	Prompt   string // for a raw request; ends in the key
+	Answer   string // RecallAnswerTokens tokens
+	Tokens   int    // tokens of Prompt
+	Distance int    // tokens between the needle's key and the key at the end
+}
+
+// RecallPrompts hides one needle at each of the given positions of a text: a key, which is a
+// word that occurs nowhere else, and its answer of more such words. RecallPrompts returns
+// one question per needle. All prompts have the same text and end with the needle's key,
+// `tokens` tokens in all. The model goes on with the answer.
+//
+// The first usable position is 1: the model takes the token at position 0, which has no predecessor, for its
+// own successor. Equal arguments give equal words; with fewer tokens, the text is a prefix of the longer one.
+func RecallPrompts(seed int64, tokens int, positions ...int) ([]RecallQuestion, error) {
+	if len(positions) == 0 || len(positions) > RecallNeedlesMax {
+		return nil, fmt.Errorf("making a recall prompt: %d needles, must be from 1 to %d", len(positions), RecallNeedlesMax)
+	}
+	const needleTokens = 1 + RecallAnswerTokens
+	last, end := tokens-1-needleTokens, 1
+	for _, position := range slices.Sorted(slices.Values(positions)) {
+		if position < end || position > last {
+			return nil, fmt.Errorf("making a recall prompt: a needle at %d in %d tokens, must be from %d to %d", position, tokens, end, last)
+		}
+		end = position + needleTokens
+	}
+	words := wholeWords(newVocabulary(recallVocab))
+	random := rand.New(rand.NewPCG(uint64(seed), 1))
+	random.Shuffle(len(words), func(i, j int) { words[i], words[j] = words[j], words[i] })
+
+	needles, filler := words[:len(positions)*needleTokens], words[len(positions)*needleTokens:]
+	text := make([]string, tokens-1)
+	for i := range text {
+		text[i] = filler[random.IntN(len(filler))]
+	}
+	for i, position := range positions {
+		copy(text[position:], needles[i*needleTokens:][:needleTokens])
+	}
+
+	haystack := strings.Join(text, "")
+	questions := make([]RecallQuestion, len(positions))
+	for i, position := range positions {
+		needle := text[position:][:needleTokens]
+		questions[i] = RecallQuestion{
+			Prompt: haystack + needle[0], Answer: strings.Join(needle[1:], ""),
+			Tokens: tokens, Distance: tokens - 1 - position,
+		}
+	}
+	return questions, nil
 }

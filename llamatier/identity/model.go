@@ -76,14 +76,13 @@ var infillKeys = []struct{ key, name string }{
 
 // infillTexts are the texts by which llama.cpp finds the tokens of Model.Infill that the file does not name.
 var infillTexts = map[string]string{
-	"<|fim_prefix|>": "pre", "<fim-prefix>": "pre", "<fim_prefix>": "pre", "<｜fim▁begin｜>": "pre",
-	"<PRE>": "pre", "▁<PRE>": "pre", "<|code_prefix|>": "pre", "<|prefix|>": "pre",
-	"<|fim_suffix|>": "suf", "<fim-suffix>": "suf", "<fim_suffix>": "suf", "<｜fim▁hole｜>": "suf",
-	"<SUF>": "suf", "▁<SUF>": "suf", "<|code_suffix|>": "suf", "<|suffix|>": "suf",
-	"<|fim_middle|>": "mid", "<fim-middle>": "mid", "<fim_middle>": "mid", "<｜fim▁end｜>": "mid",
-	"<MID>": "mid", "▁<MID>": "mid", "<|code_middle|>": "mid", "<|middle|>": "mid",
-	"<|fim_repo|>": "rep", "<|repo_name|>": "rep", "<fim-repo>": "rep", "<REPO>": "rep",
-	"<reponame>":   "rep",
+	"<|fim_prefix|>": "pre", "<fim-prefix>": "pre", "<fim_prefix>": "pre", "<｜fim▁begin｜>": "pre", "<PRE>": "pre",
+	"▁<PRE>": "pre", "<|code_prefix|>": "pre", "<|prefix|>": "pre",
+	"<|fim_suffix|>": "suf", "<fim-suffix>": "suf", "<fim_suffix>": "suf", "<｜fim▁hole｜>": "suf", "<SUF>": "suf",
+	"▁<SUF>": "suf", "<|code_suffix|>": "suf", "<|suffix|>": "suf",
+	"<|fim_middle|>": "mid", "<fim-middle>": "mid", "<fim_middle>": "mid", "<｜fim▁end｜>": "mid", "<MID>": "mid",
+	"▁<MID>": "mid", "<|code_middle|>": "mid", "<|middle|>": "mid",
+	"<|fim_repo|>": "rep", "<|repo_name|>": "rep", "<fim-repo>": "rep", "<REPO>": "rep", "<reponame>": "rep",
 	"<|file_sep|>": "sep",
 }
 

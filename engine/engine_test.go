@@ -11,6 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -168,4 +171,98 @@ func TestSkippedPagesAreProbed(t *testing.T) {
 			require.Equal(t, probe.quick, s.Pays(pages(9)) == 9)
 		})
 	}
+}
+
+// slowPages find one page before their caller's time is over.
+type slowPages struct{ Pages }
+
+func (slowPages) Find(ctx context.Context, p diskstore.Prompt) diskstore.Found {
+	<-ctx.Done()
+	return diskstore.Found{Exact: []diskstore.Ref{{Key: pagefile.Key{1}}}}
+}
+
+// TestWhatASlowDiskFinds is of use, and the disk does not count as one that hangs.
+func TestWhatASlowDiskFinds(t *testing.T) {
+	d := Disk[Pages]{Store: slowPages{}, Patience: Patience{Look: time.Millisecond, Find: time.Hour, Grace: time.Hour}}
+	found, err := d.Find(t.Context(), diskstore.Prompt{})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Len(t, found.Exact, 1)
+	require.False(t, d.Hangs())
+}
+
+// Has knows each page: one look is no search.
+func (slowPages) Has(pagefile.Key) bool { return true }
+
+// TestARequestWaitsOnceForASlowDisk, however often it looks. A save, which asks for single pages, still
+// learns that they are stored.
+func TestARequestWaitsOnceForASlowDisk(t *testing.T) {
+	d := Disk[Pages]{Store: slowPages{}, Patience: Patience{Look: time.Millisecond, Find: time.Hour, Grace: time.Hour}}
+	d.slow.Store(time.Now().Add(time.Hour).UnixNano())
+	_, err := d.Find(t.Context(), diskstore.Prompt{})
+	require.ErrorIs(t, err, steady.ErrHung)
+	has, err := d.Has(t.Context(), pagefile.Key{})
+	require.NoError(t, err)
+	require.True(t, has)
+}
+
+func TestOrigins(t *testing.T) {
+	from := func(end int, place string) origin { return origin{end: end, place: place} }
+	o := Origins(nil).add(from(0, "slot")).add(from(3, "slot")).add(from(5, "local")).add(from(4, "ram")).add(from(8, "local"))
+	require.Equal(t, Origins{from(3, "slot"), from(8, "local")}, o)
+	require.Equal(t, Origins{from(3, "slot"), from(5, "local")}, o.Cut(5))
+	require.Equal(t, Origins{from(3, "slot")}, o.Cut(3))
+	require.Empty(t, o.Cut(0))
+	require.Equal(t, o, o.Cut(99))
+	cut := o.Cut(5)
+	cut.add(from(9, "local"))
+	require.Equal(t, Origins{from(3, "slot"), from(8, "local")}, o, "a cut shares nothing with its whole")
+	near := o.add(origin{10, "local", true}).add(origin{12, "ram", true}).add(from(13, "slot"))
+	require.Equal(t, 4, near.Lossy())
+	require.Equal(t, 3, near.Cut(11).Lossy())
+	require.Zero(t, near.Cut(8).Lossy())
+	require.Zero(t, Origins(nil).Cut(4).End())
+	near = o.AddPages([]diskstore.Ref{
+		{Start: 4, Tokens: 6, Tier: "local"}, {Start: 10, Tokens: 6, Tier: "ram", Lossy: true}, {Start: 16, Tokens: 4, Tier: "remote"},
+	}, 18)
+	require.Equal(t, Origins{from(3, "slot"), from(10, "local"), {16, "ram", true}, {18, "remote", true}}, near)
+	p := telemetry.Prompt{Tokens: 20}
+	require.True(t, near.CountIn(&p))
+	require.Equal(t, telemetry.Prompt{Tokens: 20, Slot: 3, Local: 7, RAM: 6, Remote: 2, Lossy: 8, Computed: 2}, p)
+}
+
+// A job that panics ends neither the process nor the jobs behind it.
+func TestAJobThatPanics(t *testing.T) {
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	defer slog.SetDefault(before)
+	var q Queue
+	q.Wait(0) // nothing has run
+	ran := 0
+	for i := range 4 {
+		require.True(t, q.Submit(func() {
+			if i%2 == 0 {
+				panic(i)
+			}
+			ran++
+		}))
+	}
+	q.Wait(time.Minute)
+	require.Equal(t, 2, ran)
+}
+
+// Jobs that wait are bounded in number; they run in order.
+func TestJobsAreBounded(t *testing.T) {
+	var q Queue
+	began, end := make(chan struct{}), make(chan struct{})
+	require.True(t, q.Submit(func() { close(began); <-end }))
+	<-began
+	var order []int
+	for i := range JobsMax {
+		require.True(t, q.Submit(func() { order = append(order, i) }))
+	}
+	require.False(t, q.Submit(func() { t.Error("one too many") }))
+	close(end)
+	q.Wait(time.Minute)
+	require.Len(t, order, JobsMax)
+	require.IsIncreasing(t, order)
 }
