@@ -103,6 +103,7 @@ func (h *Handler) unknown(adapters bool) (end func(computed bool)) {
 		if adapters {
 			t.Off(telemetry.ObstacleOption, adaptersChanged)
 		}
+		h.learned()
 		return t.Unknown()
 	}
 	defer h.mu.Unlock()

@@ -117,10 +117,9 @@ func (e *end) note(next []byte) {
 	}
 }
 
-// whole reports whether all of the answer was heard.
-// Many clients of a stream go away after the last event, before the engine ends the stream. The
-// engine also ends a stream that a client has stopped, or that has failed, and goes on computing
-// for a while; the last account in such a stream is too low.
+// whole reports whether all of the answer was heard. Many clients of a stream go away after the last event,
+// before the engine ends the stream. The engine also ends a stream that a client has stopped, or that has
+// failed, and goes on computing for a while; the last account in such a stream is too low.
 func (e *end) whole() bool {
 	if !bytes.HasSuffix(e.last, []byte("\n\n")) {
 		return e.over

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/llamatier"
 )
 
@@ -129,6 +130,24 @@ func (h *Handler) note(turn *llamatier.Turn, t text) *talk {
 	return k
 }
 
+// learned waits until the prompts of answers that are over are found out, so that their slots can be saved.
+func (h *Handler) learned() {
+	h.mu.Lock()
+	talks := slices.Clone(h.talks)
+	h.mu.Unlock()
+	late := time.After(findGrace)
+	for _, k := range talks {
+		if !steady.Ended(k.over, 0) {
+			continue
+		}
+		select {
+		case <-k.ended:
+		case <-late:
+			return
+		}
+	}
+}
+
 // forget forgets a request of which the engine has computed nothing.
 func (h *Handler) forget(k *talk) {
 	h.mu.Lock()
@@ -136,7 +155,8 @@ func (h *Handler) forget(k *talk) {
 	h.talks = slices.DeleteFunc(h.talks, func(other *talk) bool { return other == k })
 }
 
-// findGrace is the time in which tokens may still be found out once the request is given up.
+// findGrace is the time in which tokens may still be found out once the request is given up, or when another one
+// waits.
 const findGrace = time.Second
 
 // serveHot has the engine answer a request that Resume has begun. From the first bytes of the answer on,

@@ -256,6 +256,27 @@ func TestASlotIsFreeBeforeTheClientKnows(t *testing.T) {
 	}
 }
 
+// TestASlotWhoseTokensAreFoundOut is saved before a request of which nothing is known, which waits for them.
+func TestASlotWhoseTokensAreFoundOut(t *testing.T) {
+	c, found, asked := newChats(t, 1), make(chan struct{}), make(chan struct{})
+	c.says(chat())
+	c.on(func(path, _ string, _ http.ResponseWriter) bool {
+		if path == "/apply-template" {
+			close(asked)
+			<-found
+		}
+		return false
+	})
+	require.Equal(t, http.StatusOK, c.send(t.Context(), chat("one")))
+	<-asked
+	c.seen()
+	time.AfterFunc(10*time.Millisecond, func() { close(found) })
+	_, _ = post(t, c.url+"/other", "{}")
+	seen := c.seen()
+	require.Contains(t, seen, "/slots/0?action=save")
+	require.Less(t, slices.Index(seen, "/slots/0?action=save"), slices.Index(seen, "/other"))
+}
+
 // TestMostOfAChat: of two slots that hold a chat, the one with more of it goes on.
 func TestMostOfAChat(t *testing.T) {
 	h := &Handler{}

@@ -28,7 +28,8 @@
 // hot: the time that kvtier adds to a request whose prompt the slot holds, the share of time of one
 // with a long text, and the speed of long answers.
 //
-// gaps: the times between tokens of a long answer while chats take turns in another slot.
+// gaps: the times between tokens of a long answer while chats take turns in another slot,
+// beside ram.
 //
 // drafts: the part of drafted tokens that are right, in a slot that holds the prompt before and in one
 // that was restored.
