@@ -155,8 +155,7 @@ func (h *Handler) forget(k *talk) {
 	h.talks = slices.DeleteFunc(h.talks, func(other *talk) bool { return other == k })
 }
 
-// findGrace is the time in which tokens may still be found out once the request is given up, or when another one
-// waits.
+// findGrace is the time for tokens of a request that is given up, or for which another request waits.
 const findGrace = time.Second
 
 // serveHot has the engine answer a request that Resume has begun. From the first bytes of the answer on,
