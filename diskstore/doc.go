@@ -43,11 +43,10 @@ Files of this package, by their purpose:
 
 	store.go, options.go      a store, how its parts are put together, its settings
 	level.go                  one of its tiers: its files, its ledger, its room
-	find.go, chain.go         look-up of prompts
-	branches.go               look-up of tails, and pages that only begin like a prompt
+	find.go, chain.go         look-up of prompts, of tails, and of pages that only begin like a prompt
 	read.go                   pages out of the tiers, and what a read touches
 	ram.go                    the copies in memory
-	put.go, manifest.go       pages into the local tier, and what a fingerprint stands for
+	put.go                    pages into the local tier, and what a fingerprint stands for
 	absent.go                 why a page is not there
 	reclaim.go                unused fingerprints, that people remove
 	recent.go, ahead.go       recent pages, and reading before somebody asks

@@ -21,10 +21,10 @@
 //	sequence                  slot.go                the tokens and rows in one slot, as far as they are known
 //	asker                     question.go            questions to the engine, and how many tokens it has generated
 //	actor                     action.go              saving, restoring and emptying a slot
-//	saver                     save.go, sink.go, pages.go  a save: sink drops the rows that are stored, pages stores the others
+//	saver                     save.go, sink.go       a save: sink drops the rows that are stored, pages stores the others
 //	judge                     judge.go               whether the rows of a saved slot may be stored
 //	planner, reader           plan.go                how far a prompt is restored, and its pages
-//	loader                    load.go, stream.go     the file of a plan, or a stream of it
+//	loader                    load.go                the file of a plan, or a stream of it
 //	restorer                  restore.go             a restore: the plan, its file, room among the other slots
 //	stages                    stage.go               in which steps a prompt is computed
 //	search                    search.go              the search for the slot that the engine has chosen for a request
@@ -34,7 +34,7 @@
 //	form, files, disk         files.go               the form of files and pages; files and a store on a disk that may hang
 //
 // Beside them, tier.go and turn.go are the Tier and its requests, options.go has the limits of waits for the
-// engine, too, engine.go and shape.go are the llama-server. The planner and the loader ask package
+// engine, too, engine.go is the llama-server. The planner and the loader ask package
 // engine which pages are read and which computed.
 //
 // The goroutine that made a slot busy owns its sequence, and needs no lock for it. table.mu guards

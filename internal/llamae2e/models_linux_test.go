@@ -156,7 +156,7 @@ func TestAChatLongerThanItsContext(t *testing.T) {
 func TestDraftsNearTheRestoredEnd(t *testing.T) {
 	const end, answered = 600, 12
 	for _, setup := range soakSetups {
-		if !slices.Contains([]string{"drafts for windows", "drafts for a hybrid", "draft layers"}, setup.name) {
+		if !slices.Contains([]string{"drafts for windows", "drafts for a hybrid", "draft layers", "drafts of a model that shares layers", "drafts of DFlash"}, setup.name) {
 			continue
 		}
 		t.Run(setup.name, func(t *testing.T) {

@@ -66,6 +66,9 @@ var soakSetups = []soakSetup{
 	{name: "drafts for a hybrid", shape: testmodel.Shape{Arch: "lfm2"}, slots: 3, args: "-t 1 -nr", bound: 0.05, drafts: "--spec-type draft-simple", draft: testmodel.Shape{Arch: "lfm2"}},
 	{name: "draft layers", shape: testmodel.Shape{Arch: "qwen35", Drafts: true, LlamaCpp: true}, slots: 1, args: "-t 1", bound: 0.05, drafts: "--spec-type draft-mtp"},
 	{name: "draft layers in several slots", shape: testmodel.Shape{Arch: "qwen35", Drafts: true, LlamaCpp: true}, slots: 3, args: "-t 1 -nr", bound: 0.05, drafts: "--spec-type draft-mtp"},
+	{name: "drafts of a model that shares layers", shape: testmodel.Shape{Arch: "gemma4", Window: 128}, slots: 3, args: "-t 1", bound: 0.05, drafts: "--spec-type draft-mtp", draft: testmodel.Shape{Arch: "gemma4-assistant", Window: 128}},
+	{name: "drafts of EAGLE", shape: testmodel.Shape{Arch: "llama"}, slots: 3, args: "-t 1", bound: 0.05, drafts: "--spec-type draft-eagle3", draft: testmodel.Shape{Arch: "eagle3"}},
+	{name: "drafts of DFlash", shape: testmodel.Shape{Arch: "lfm2"}, slots: 1, args: "-t 1", bound: 0.05, drafts: "--spec-type draft-dflash", draft: testmodel.Shape{Arch: "dflash"}},
 	{name: "drafts from the text", shape: testmodel.Shape{Arch: "llama"}, slots: 1, args: "-t 1", bound: 0.05, drafts: "--spec-type ngram-mod"},
 }
 

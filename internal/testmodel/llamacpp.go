@@ -148,3 +148,72 @@ func gemma3nForLlamaCpp(s Shape, l *layout) {
 		l.add(without(plainAttention(s, i), i, "attn_norm", "attn_q", "attn_output")...)
 	}
 }
+
+// Models that draft for another one in llama.cpp, which is as large by default. They read its hidden states, its
+// embedding, and its output where they have none, so they run beside it alone. With random weights their drafts
+// are wrong.
+
+// gemma4AssistantSize is that of gemma4's last two layers, but for the width of the residual stream.
+var gemma4AssistantSize = Shape{Layers: 2, Embed: gemma3nSize.Embed / 2, Heads: gemma3nSize.Heads, KVHeads: gemma3nSize.KVHeads, HeadDim: gemma3nSize.HeadDim}
+
+// gemma4Assistant drafts for gemma4. Its layers have no K/V, and read that of gemma4's last two.
+func gemma4Assistant(s Shape) layout {
+	l := stack(s, gemma4Attention, feedForward, postNorms, func(_ Shape, i int) []matrix {
+		return []matrix{{name: block(i, "layer_output_scale"), in: 1, norm: 1}}
+	})
+	for i := range s.Layers {
+		l.matrices = without(l.matrices, i, "attn_k", "attn_k_norm", "attn_v")
+	}
+	l.lack(outputTensor)
+	l.add(
+		matrix{name: "nextn.pre_projection.weight", in: 2 * gemma3nSize.Embed, out: s.Embed, identity: true},
+		matrix{name: "nextn.post_projection.weight", in: s.Embed, out: gemma3nSize.Embed, scale: perInput(s)},
+	)
+	maps.Copy(l.metadata, newVocabulary(s.Vocab).spacedMerges())
+	maps.Copy(l.metadata, ggml.KV{
+		"attention.key_length_swa":         uint32(gemma4LocalDim(s)),
+		"attention.value_length_swa":       uint32(gemma4LocalDim(s)),
+		"attention.sliding_window":         uint32(s.Window),
+		"attention.sliding_window_pattern": gemma3nLocal(s),
+		"embedding_length_out":             uint32(gemma3nSize.Embed),
+		"nextn_predict_layers":             uint32(s.Layers),
+		"rope.freq_base_swa":               float32(gemmaLocalRopeBase),
+	})
+	gemma4ForLlamaCpp(s, &l)
+	return l
+}
+
+// draft reads the inputs of another model's layers into the residual stream.
+func (l *layout) draft(s Shape) {
+	read := []int32{1, 2, 3}
+	l.lack(embeddingTensor, outputTensor)
+	l.add(matrix{name: "fc.weight", in: len(read) * s.Embed, out: s.Embed, identity: true})
+	l.metadata["target_layers"] = read
+}
+
+// lack leaves tensors out.
+func (l *layout) lack(names ...string) {
+	l.matrices = slices.DeleteFunc(l.matrices, func(m matrix) bool { return slices.Contains(names, m.name) })
+}
+
+// eagle3 drafts a token after the other.
+func eagle3(s Shape) layout {
+	l := stack(s, plainAttention, feedForward)
+	for _, tensor := range []string{"attn_q", "attn_k", "attn_v"} {
+		change(l.matrices, block(0, tensor), func(m *matrix) { m.in *= 2 }) // of the embedding, too
+	}
+	l.draft(s)
+	l.add(matrix{name: block(0, "attn_norm_2"), in: s.Embed, norm: 1})
+	l.metadata["target_hidden_size"] = uint32(s.Embed)
+	return l
+}
+
+// dflash drafts all tokens at once, in the places of masks.
+func dflash(s Shape) layout {
+	l := stack(s, normedAttention, feedForward)
+	l.draft(s)
+	l.add(matrix{name: "enc.output_norm.weight", in: s.Embed, norm: 1})
+	l.metadata["block_size"] = uint32(8)
+	l.metadata["tokenizer.ggml.mask_token_id"] = uint32(0)
+	return l
+}

@@ -179,10 +179,9 @@ func TestAnEventIsNotHeldBack(t *testing.T) {
 
 // TestABodyOfSmallValues: one that would take many times its own memory is not read.
 func TestABodyOfSmallValues(t *testing.T) {
-	r := httptest.NewRequest(http.MethodPost, "/infill", nil)
 	for value, most := range map[string]int{"{}": objectsMax - 2, "5": valuesMax} {
 		for n, want := range map[int]error{most: nil, most + 1: errManyValues} {
-			_, err := readPrompt(r, []byte(`{"input_extra":[`+strings.Repeat(value+",", n)+value+`]}`), api{infill: true})
+			_, err := readPrompt(httptest.NewRequest(http.MethodPost, "/infill", nil), []byte(`{"input_extra":[`+strings.Repeat(value+",", n)+value+`]}`), api{infill: true})
 			require.Equal(t, want, err)
 		}
 	}
