@@ -177,6 +177,9 @@ var residualWriters = []string{
 // answer.
 func TestConstantDimension(t *testing.T) {
 	for name, s := range everyShape() {
+		if slices.Contains([]string{"dflash", "eagle3", "gemma4-assistant"}, s.Arch) {
+			continue // these end no answers
+		}
 		path := write(t, s)
 		for _, row := range readRows(t, path, embeddingTensor, s.Vocab) {
 			require.InEpsilon(t, biasValue, embeddingGain(s)*float64(row[biasDim]), 1e-3)

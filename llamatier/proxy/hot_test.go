@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -250,9 +251,8 @@ func TestASlotIsFreeBeforeTheClientKnows(t *testing.T) {
 		_, err = io.ReadFull(res.Body, make([]byte, len(last)))
 		busy := c.tier.Slots()[0].Busy
 		close(ended)
-		require.NoError(t, err)
+		require.NoError(t, errors.Join(err, res.Body.Close()))
 		require.False(t, busy)
-		require.NoError(t, res.Body.Close())
 	}
 }
 
