@@ -158,7 +158,7 @@ func (h *Handler) mixed(ctx context.Context, prompt json.RawMessage) (tokens []i
 
 // numbers returns the numbers of a list, which package json reads much slower; nil if anything else is in it.
 func numbers(list json.RawMessage) (numbers []int32) {
-	for text := range bytes.SplitSeq(bytes.Trim(list, "[]"), []byte(",")) {
+	for text := range bytes.SplitSeq(bytes.TrimSuffix(bytes.TrimPrefix(list, []byte("[")), []byte("]")), []byte(",")) {
 		n, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 32)
 		if err != nil {
 			return nil
