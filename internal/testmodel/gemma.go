@@ -204,16 +204,23 @@ func gemma4(s Shape) layout {
 	maps.Copy(l.metadata, ggml.KV{
 		// otherwise the engine takes token 106 as an end token
 		"tokenizer.ggml.eot_token_id":      uint32(len(vocabulary.tokens) - 1),
-		"attention.key_length_swa":         uint32(gemma4LocalDim(s)),
-		"attention.value_length_swa":       uint32(gemma4LocalDim(s)),
 		"attention.global_head_count_kv":   uint32(gemma4GlobalKVHeads),
 		"attention.shared_kv_layers":       uint32(gemma3nShared),
+		"embedding_length_per_layer_input": uint32(perLayerWidth),
+	})
+	maps.Copy(l.metadata, gemma4Windows(s))
+	return l
+}
+
+// gemma4Windows describes the layers that have a window.
+func gemma4Windows(s Shape) ggml.KV {
+	return ggml.KV{
+		"attention.key_length_swa":         uint32(gemma4LocalDim(s)),
+		"attention.value_length_swa":       uint32(gemma4LocalDim(s)),
 		"attention.sliding_window":         uint32(s.Window),
 		"attention.sliding_window_pattern": gemma3nLocal(s),
-		"embedding_length_per_layer_input": uint32(perLayerWidth),
 		"rope.freq_base_swa":               float32(gemmaLocalRopeBase),
-	})
-	return l
+	}
 }
 
 // gemma4LocalDim is the width of a head in layers with a sliding window.

@@ -170,15 +170,8 @@ func gemma4Assistant(s Shape) layout {
 		matrix{name: "nextn.post_projection.weight", in: s.Embed, out: gemma3nSize.Embed, scale: perInput(s)},
 	)
 	maps.Copy(l.metadata, newVocabulary(s.Vocab).spacedMerges())
-	maps.Copy(l.metadata, ggml.KV{
-		"attention.key_length_swa":         uint32(gemma4LocalDim(s)),
-		"attention.value_length_swa":       uint32(gemma4LocalDim(s)),
-		"attention.sliding_window":         uint32(s.Window),
-		"attention.sliding_window_pattern": gemma3nLocal(s),
-		"embedding_length_out":             uint32(gemma3nSize.Embed),
-		"nextn_predict_layers":             uint32(s.Layers),
-		"rope.freq_base_swa":               float32(gemmaLocalRopeBase),
-	})
+	maps.Copy(l.metadata, gemma4Windows(s))
+	maps.Copy(l.metadata, ggml.KV{"embedding_length_out": uint32(gemma3nSize.Embed), "nextn_predict_layers": uint32(s.Layers)})
 	gemma4ForLlamaCpp(s, &l)
 	return l
 }
