@@ -127,14 +127,14 @@ func (p *place) lock(name string) (*held, error) {
 	return h, nil
 }
 
-// foldPause is the time between two attempts to take the lock fold.
-const foldPause = 2 * time.Millisecond
+// lockPause is the time between two attempts to take a lock.
+const lockPause = 2 * time.Millisecond
 
-// lockFold takes the lock under which files of other processes are changed. Others hold it for
-// moments, so lockFold tries for a while.
-func (p *place) lockFold(patience time.Duration) (*held, error) {
-	for end := time.Now().Add(patience); ; time.Sleep(foldPause) {
-		lock, err := p.lock(foldName)
+// lockSoon takes a lock that others hold for moments: who changes files of other processes does so under
+// that of foldName, and who asks whether a process runs holds its lock.
+func (p *place) lockSoon(name string, patience time.Duration) (*held, error) {
+	for end := time.Now().Add(patience); ; time.Sleep(lockPause) {
+		lock, err := p.lock(name)
 		if !errors.Is(err, vfs.ErrLocked) || time.Now().After(end) {
 			return lock, err
 		}

@@ -24,7 +24,7 @@ type prompts struct {
 }
 
 const (
-	// writePatience bounds the wait of a report for others who hold the lock on prompts.
+	// writePatience bounds the wait of a report for others who hold a lock.
 	writePatience = 100 * time.Millisecond
 	// forgetMost bounds the wait for a disk.
 	forgetMost = time.Second
@@ -63,7 +63,7 @@ func (w *prompts) write(p *place, name string, r *telemetry.Report) error {
 	if w.seq == last && w.name == name && !w.removed(p, name) {
 		return nil
 	}
-	lock, err := p.lockFold(writePatience)
+	lock, err := p.lockSoon(foldName, writePatience)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func Forget(ctx context.Context, root string, picks func(telemetry.Model) bool) 
 		if _, err := p.fs.Lstat(p.dir); errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		lock, err := p.lockFold(forgetMost / 2)
+		lock, err := p.lockSoon(foldName, forgetMost/2)
 		if err != nil {
 			return fmt.Errorf("remove prompts in %s: %w", p.dir, err)
 		}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -150,6 +151,17 @@ func TestPromptsThatWait(t *testing.T) {
 	require.NoError(t, s.fold())
 	p.report()
 	require.Equal(t, 1.0, total(s.look(), promptsTotal))
+	require.Len(t, s.look().Prompts, 1)
+}
+
+// TestAReaderAtTheFirstReport: who asks whether the process runs, when it takes its lock, costs no prompt.
+func TestAReaderAtTheFirstReport(t *testing.T) {
+	s := newSite(t)
+	p := s.process(1)
+	p.prompt(0)
+	s.fault.Add(vfs.Rule{Ops: []vfs.Op{vfs.OpLock}, Path: regexp.MustCompile(lockEnd + "$"), Nth: 1, Err: vfs.ErrLocked})
+	p.step()
+	p.report()
 	require.Len(t, s.look().Prompts, 1)
 }
 
