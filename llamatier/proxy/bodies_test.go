@@ -93,7 +93,7 @@ func TestOurOptionsAreHidden(t *testing.T) {
 	props := `{"chat_template":"\"endpoint_metrics\":true` + strings.Repeat("x", propsMax/2) + `","endpoint_slots":true,"endpoint_metrics":true,"n":1}`
 	long := `{"x":"` + strings.Repeat("x", propsMax) + `"}`
 	answer := props
-	engine := listen(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body); _, _ = io.WriteString(w, answer) })
+	engine := listen(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, answer) })
 	state := State{Listening: func() bool { return false }, Ready: func() bool { return true }}
 	for _, ours := range []Ours{{}, {SavePath: true, Metrics: true, Slots: true}} {
 		url := web(t, New(engine, ours, state, slog.New(slog.DiscardHandler)))
@@ -110,7 +110,7 @@ func TestOurOptionsAreHidden(t *testing.T) {
 				require.Equal(t, status, got, path)
 			}
 		}
-		refused, _ := post(t, url+"/slots/0?action=save", "{}")
+		refused, _ := post(t, url+"/slots/0?action=save", "")
 		require.Equal(t, status, refused)
 
 		answer = long
