@@ -46,19 +46,20 @@ func (s *slot) mayBegin() bool {
 
 // sequence describes the tokens and rows in a slot, as far as they are known.
 type sequence struct {
-	tokens      []int32 // that the slot holds at least: the last prompt
-	rest        []int32 // Request.Rest of the last prompt
-	parts       []Part  // those for which it stands
-	known       int     // the parts before these
-	prompt      int     // number of tokens of the last prompt
-	ends        []int   // tokens before each end that was stored, in order
-	loaded      int     // tokens that were restored last: the engine cannot go back before them
-	checkpoints int64   // bytes of the checkpoints in the last file of the slot
-	dirty       bool    // tokens were computed since the slot was saved
-	tails       bool    // tokens were computed since tails were stored
-	private     bool    // the last request must not be stored
-	broken      bool    // rows from before the last request must not be stored
-	lossy       bool    // broken, because some of these rows came from lossy pages
+	tokens      []int32  // that the slot holds at least: the last prompt
+	rest        []int32  // Request.Rest of the last prompt
+	parts       []Part   // those for which it stands
+	known       int      // the parts before these
+	prompt      int      // number of tokens of the last prompt
+	ends        []int    // tokens before each end that was stored, in order
+	loaded      int      // tokens that were restored last: the engine cannot go back before them
+	checkpoints int64    // bytes of the checkpoints in the last file of the slot
+	expected    restored // by Expect, until a request uses it
+	dirty       bool     // tokens were computed since the slot was saved
+	tails       bool     // tokens were computed since tails were stored
+	private     bool     // the last request must not be stored
+	broken      bool     // rows from before the last request must not be stored
+	lossy       bool     // broken, because some of these rows came from lossy pages
 
 	judged  bool     // it is known whether the last answer filled the slot
 	last    *Answer  // of the last request; nil if the engine was not heard to the end

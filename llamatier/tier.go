@@ -142,6 +142,7 @@ func (t *Tier) begin(ctx context.Context, r Request) (*Turn, error) {
 	}
 	if later == nil {
 		p.tell(u.asked, u.held, t.table)
+		u.held, u.restored = s.credit(u.held, u.restored)
 	}
 	if unknown := t.table.breakUnknown(s); later != nil {
 		u.loads = func() {

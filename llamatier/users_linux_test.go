@@ -76,6 +76,9 @@ func TestRandomUsers(t *testing.T) {
 			case "restart":
 				w.tier.Flush(context.Background())
 				w.start(slots, 256)
+				if len(texts) > 0 && rapid.Bool().Draw(rt, "expects") {
+					w.tier.Expect(rapid.SampledFrom(texts).Draw(rt, "expected"))
+				}
 			case "together":
 				var all []chan struct{}
 				w.engine.whim = whims(rapid.IntRange(-1, 2).Draw(rt, "whim"))

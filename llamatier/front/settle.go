@@ -177,10 +177,18 @@ func (s *server) open(seen *engineLook) error {
 		Files: s.files, PartBytes: s.partBytes, Store: store, Fingerprint: key, PageTokens: d.config.PageTokens,
 		Lossy: options.Cold != diskstore.ColdTypes{}, Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Meter: s.meter, Recents: recents, Unstored: s.watch, Mistaken: s.proxy.Mistaken, Log: s.log,
 	})
-	s.proxy.Recall(model.Control, store.Recent().Text)
+	used := make(chan struct{})
+	s.proxy.Recall(model.Control, func(ctx context.Context) ([]int32, error) {
+		conversation, err := store.Recent().Text(ctx)
+		if <-used; err == nil {
+			tier.Expect(conversation)
+		}
+		return conversation, err
+	})
 	size, predicted, suffixFirst := s.command.Infill()
 	s.proxy.Infill = proxy.Infill{Tokens: model.Infill, Batch: size, Predict: predicted, Context: seen.context, SuffixFirst: suffixFirst}
 	s.proxy.Use(tier)
+	close(used)
 	reported := telemetry.Model{
 		Weights:     keys[tierenv.KeyWeights],
 		Fingerprint: key.String(),

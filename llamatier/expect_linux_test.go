@@ -1,0 +1,123 @@
+package llamatier
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/telemetry"
+)
+
+// waiting is a store whose reads wait, if that is wanted.
+type waiting struct {
+	*diskstore.Store
+	reads atomic.Int32
+	began chan struct{} // receives the first read; nil if none waits
+	pass  chan struct{} // closed when reads may go on
+}
+
+func (s *waiting) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layout pagefile.Layout, into diskstore.Into) error {
+	if s.reads.Add(1) == 1 && s.began != nil {
+		s.began <- struct{}{}
+		<-s.pass // as a disk does that knows no context
+	}
+	return s.Store.Read(ctx, ref, tokens, layout, into)
+}
+
+// expecting begins with a store that has two conversations of 200 tokens, the first of which is expected.
+func expecting(t *testing.T, waits bool) (*world, *waiting) {
+	w := newWorld(t, 1, 1000)
+	w.ask(ask(prompt(2, 200)), 5)
+	w.idle()
+	w.ask(ask(prompt(1, 200)), 5)
+	w.killed()
+	s := &waiting{Store: w.store, pass: make(chan struct{})}
+	if waits {
+		s.began = make(chan struct{}, 1)
+	}
+	w.restart(func(o *Options) { o.Store = s })
+	w.tier.Expect(prompt(1, 200))
+	return w, s
+}
+
+// TestAnExpectedConversation is in the slot before its prompt comes, for which it counts as restored.
+func TestAnExpectedConversation(t *testing.T) {
+	w, s := expecting(t, false)
+	w.tier.storing.Wait()
+	require.Equal(t, 200, w.engine.restored)
+	read := s.reads.Load()
+	require.Equal(t, 200, w.ask(ask(prompt(1, 300)), 5))
+	require.Equal(t, telemetry.Prompt{Tokens: 300, Local: 200, Computed: 100}, w.latest())
+	require.Equal(t, read, s.reads.Load())
+	require.Zero(t, w.ask(ask(prompt(1, 320)), 5), "it is in the slot as any other")
+	require.Equal(t, telemetry.Prompt{Tokens: 320, Slot: 300, Computed: 20}, w.latest())
+	w.killed()
+	require.Equal(t, 320, w.ask(ask(prompt(1, 330)), 5))
+}
+
+// TestPartOfAnExpectedConversation counts as restored, and no more.
+func TestPartOfAnExpectedConversation(t *testing.T) {
+	w, _ := expecting(t, false)
+	w.tier.storing.Wait()
+	w.ask(ask(append(prompt(1, 100), prompt(5, 60)...)), 5)
+	require.Equal(t, telemetry.Prompt{Tokens: 160, Local: 100, Computed: 60}, w.latest())
+}
+
+// TestAnotherConversationThanTheExpected is restored in its place.
+func TestAnotherConversationThanTheExpected(t *testing.T) {
+	w, _ := expecting(t, false)
+	w.tier.storing.Wait()
+	require.Equal(t, 200, w.ask(ask(prompt(2, 300)), 5))
+	require.Equal(t, telemetry.Prompt{Tokens: 300, Local: 200, Computed: 100}, w.latest())
+	require.Equal(t, 200, w.ask(ask(prompt(1, 210)), 5))
+	require.Equal(t, telemetry.Prompt{Tokens: 210, Local: 200, Computed: 10}, w.latest())
+}
+
+// TestAPromptWhileTheExpectedIsRead waits for it, and an end of the tier does, too.
+func TestAPromptWhileTheExpectedIsRead(t *testing.T) {
+	for _, ends := range []bool{false, true} {
+		w, s := expecting(t, true)
+		<-s.began
+		do := func() { w.ask(ask(prompt(1, 300)), 5) }
+		if ends {
+			do = func() { w.tier.Flush(t.Context()) }
+		}
+		done := beside(do)
+		select {
+		case <-done:
+			require.Fail(t, "the slot was used while it is restored")
+		default:
+		}
+		close(s.pass)
+		<-done
+		w.tier.storing.Wait()
+		require.LessOrEqual(t, w.engine.restored, 200)
+		require.Empty(t, w.slotFiles())
+		if !ends {
+			require.Equal(t, 300, w.latest().Tokens)
+		}
+	}
+}
+
+// TestNothingIsExpected where a prompt may get another slot, or one of which nothing is known runs, or came first.
+func TestNothingIsExpected(t *testing.T) {
+	for name, begin := range map[string]func(w *world){
+		"several slots": func(w *world) { w.start(2, 1000) },
+		"runs":          func(w *world) { w.tier.Unknown() },
+		"ran":           func(w *world) { w.tier.Unknown()(true) },
+		"came first":    func(w *world) { w.ask(ask(prompt(3, 50)), 5) },
+		"off":           func(w *world) { w.tier.Off(telemetry.ObstacleOption, "") },
+	} {
+		w := newWorld(t, 1, 1000)
+		w.ask(ask(prompt(1, 200)), 5)
+		w.killed()
+		begin(w)
+		w.tier.Expect(prompt(1, 200))
+		w.tier.storing.Wait()
+		require.Zero(t, w.engine.restored, name)
+	}
+}
