@@ -54,11 +54,9 @@ func TestProgramsOfVariables(t *testing.T) {
 		want[name] = inBoth
 	}
 	daemon := code(t, "llamatier/")
-	for name, use := range map[string]string{"OLLAMA_KV_TIER_WARM_GB": ".ReadAhead(", "OLLAMA_KV_TIER_REUSE": "config.Shifted"} {
-		require.Contains(t, code(t, "kvcache/"), use)
-		require.NotContains(t, daemon, use)
-		want[name] = inPatched
-	}
+	require.Contains(t, code(t, "kvcache/"), "config.Shifted")
+	require.NotContains(t, daemon, "config.Shifted")
+	want["OLLAMA_KV_TIER_REUSE"] = inPatched
 	for _, name := range matches(`"(KVTIER_LLAMA_[A-Z]+)"`, daemon) {
 		want[name] = inLlama
 	}
