@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -183,6 +184,9 @@ func (t *Tier) failed(what, key string, err error) error {
 		case http.StatusInsufficientStorage:
 			meaning = tier.ErrNoSpace
 		}
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		err = errors.New(err.Error()) // the connection ends there, not the file
 	}
 	err = fmt.Errorf("%s s3://%s/%s%s: %w", what, t.bucket, t.prefix, key, err)
 	if meaning != nil {

@@ -22,6 +22,8 @@ import (
 const (
 	// findAtOnce is the number of requests that one look-up makes at the same time.
 	findAtOnce = 16
+	// triesMost bounds the attempts of a change for which others are faster each time.
+	triesMost = 16
 	// probes is the number of pages of a chain at which one round looks: three rounds find the end of 512.
 	probes = 10
 )
@@ -317,7 +319,7 @@ func (t *Tier) RemoveBranch(ctx context.Context, branch tier.Branch) error {
 }
 
 func (t *Tier) Account(ctx context.Context, change func(content []byte, id string) ([]byte, error)) ([]byte, error) {
-	for {
+	for try := 1; ; try++ {
 		if err := t.begin(ctx); err != nil {
 			return nil, err
 		}
@@ -330,7 +332,7 @@ func (t *Tier) Account(ctx context.Context, change func(content []byte, id strin
 			return nil, err
 		}
 		_, err = t.put(ctx, ledger, next, onlyIf(etag))
-		if !errors.Is(err, errCondition) {
+		if !errors.Is(err, errCondition) || try == triesMost {
 			return next, err
 		}
 	}

@@ -87,13 +87,13 @@ func (u *upload) Commit(ctx context.Context, used time.Time) (tier.Committed, er
 	if err := u.Seal(ctx); err != nil {
 		return tier.Committed{}, err
 	}
-	for {
+	for try := 1; ; try++ {
 		was, replaced, err := u.t.stat(ctx, u.name)
 		if err != nil {
 			return tier.Committed{}, err
 		}
-		if err = u.finish(ctx, onlyIf(was.etag)); errors.Is(err, errCondition) {
-			continue // until ctx ends
+		if err = u.finish(ctx, onlyIf(was.etag)); errors.Is(err, errCondition) && try < triesMost {
+			continue
 		}
 		if err != nil {
 			return tier.Committed{}, err
@@ -179,7 +179,7 @@ func (b *blob) ReadAt(ctx context.Context, p []byte, off int64) error {
 		return b.t.failed("read", b.file.key, fmt.Errorf("asked for %s, the answer has %q", want, aws.ToString(got.ContentRange)))
 	}
 	if _, err := io.ReadFull(got.Body, p); err != nil {
-		return b.t.failed("read", b.file.key, fmt.Errorf("the answer breaks off: %v", err)) // no io.ErrUnexpectedEOF: the file is longer
+		return b.t.failed("read", b.file.key, err)
 	}
 	return nil
 }

@@ -1,0 +1,149 @@
+package s3
+
+import (
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
+)
+
+func TestContract(t *testing.T) {
+	endpoint := server(t)
+	tiertest.Contract(t, func(t *testing.T) tier.Tier { return openAt(t, endpoint) })
+}
+
+// TestALongChain: its end is found in few requests, wherever it is, and holes in it show when they are read.
+func TestALongChain(t *testing.T) {
+	p := newProxy(t, server(t))
+	tr := openAt(t, p.URL)
+	const pages = 60
+	names := make([]pagefile.Name, 512)
+	for i := range names {
+		names[i] = tiertest.Page(byte(i))
+		names[i].Key[1] = byte(i >> 8)
+	}
+	for i := range pages {
+		tiertest.Upload(t, tr, names[i], []byte("page"), time.Unix(int64(i), 0))
+	}
+	for _, end := range []int{pages, 40, 10, 1, 0} {
+		for _, name := range names[end:pages] {
+			_, err := tr.Remove(t.Context(), tier.Info{Name: name})
+			require.NoError(t, err)
+		}
+		before := p.requests.Load()
+		infos, err := tier.Leading(t.Context(), tr, names)
+		require.NoError(t, err)
+		require.Len(t, infos, end)
+		require.LessOrEqual(t, p.requests.Load()-before, int64(32))
+		for i, info := range infos {
+			require.Equal(t, names[i], info.Name)
+			require.EqualValues(t, 4, info.Bytes)
+		}
+	}
+}
+
+// TestAHole is taken for granted between two pages, and missing when it is opened.
+func TestAHole(t *testing.T) {
+	tr := openAt(t, server(t))
+	names := make([]pagefile.Name, 30)
+	for i := range names {
+		names[i] = tiertest.Page(byte(i))
+		if i != 14 {
+			tiertest.Upload(t, tr, names[i], []byte("page"), time.Now())
+		}
+	}
+	infos, err := tier.Leading(t.Context(), tr, names)
+	require.NoError(t, err)
+	require.Contains(t, []int{14, 30}, len(infos))
+	_, err = tr.Open(t.Context(), names[14], false)
+	require.ErrorIs(t, err, tier.ErrNotFound)
+}
+
+// TestPartsOfAnUpload: a page of several parts is whole when it is there, also while others write it.
+func TestPartsOfAnUpload(t *testing.T) {
+	tr := openAt(t, server(t))
+	content := make([]byte, 2*partBytes+12345)
+	for i := range content {
+		content[i] = byte(i * i >> 7)
+	}
+	name := tiertest.Page(1)
+	var replaced atomic.Int32
+	g, ctx := errgroup.WithContext(t.Context())
+	const writers = 3
+	for range writers {
+		g.Go(func() error {
+			up, err := tr.Create(ctx, name)
+			if err != nil {
+				return err
+			}
+			defer up.Abort()
+			for part := range slices.Chunk(content, 1<<20) {
+				if err := up.Write(ctx, part); err != nil {
+					return err
+				}
+			}
+			done, err := up.Commit(ctx, time.Now())
+			if done.Replaced {
+				replaced.Add(1)
+			}
+			return err
+		})
+	}
+	require.NoError(t, g.Wait())
+	require.EqualValues(t, writers-1, replaced.Load(), "each but the first has replaced one")
+	blob, err := tr.Open(t.Context(), name, false)
+	require.NoError(t, err)
+	got := make([]byte, len(content))
+	require.NoError(t, blob.ReadAt(t.Context(), got, 0))
+	require.Equal(t, content, got)
+	require.Error(t, blob.ReadAt(t.Context(), got[:2], int64(len(content))-1))
+
+	up, err := tr.Create(t.Context(), tiertest.Page(2))
+	require.NoError(t, err)
+	for part := range slices.Chunk(content, 1<<20) {
+		require.NoError(t, up.Write(t.Context(), part))
+	}
+	up.Abort()
+	left, err := tr.client.ListMultipartUploads(t.Context(), &s3.ListMultipartUploadsInput{Bucket: &tr.bucket, Prefix: &tr.prefix})
+	require.NoError(t, err)
+	require.Empty(t, left.Uploads)
+}
+
+// TestAPageThatIsReplacedWhileItIsRead: its reader gets no bytes of the other one.
+func TestAPageThatIsReplacedWhileItIsRead(t *testing.T) {
+	tr := openAt(t, server(t))
+	tiertest.Upload(t, tr, tiertest.Page(1), []byte("first"), time.Now())
+	blob, err := tr.Open(t.Context(), tiertest.Page(1), false)
+	require.NoError(t, err)
+	tiertest.Upload(t, tr, tiertest.Page(1), []byte("other"), time.Now())
+	require.ErrorIs(t, blob.ReadAt(t.Context(), make([]byte, 5), 0), tier.ErrStale)
+	_, err = tr.Remove(t.Context(), tier.Info{Name: tiertest.Page(1)})
+	require.NoError(t, err)
+	require.ErrorIs(t, blob.ReadAt(t.Context(), make([]byte, 5), 0), tier.ErrStale)
+}
+
+func TestParseAddress(t *testing.T) {
+	p, err := ParseAddress("s3://bucket/a/b/?endpoint=https://host:9000&region=eu")
+	require.NoError(t, err)
+	require.Equal(t, Place{Bucket: "bucket", Prefix: "a/b/", Endpoint: "https://host:9000", Region: "eu"}, p)
+	require.True(t, p.Encrypted())
+	p, err = ParseAddress("s3://bucket")
+	require.NoError(t, err)
+	require.Equal(t, Place{Bucket: "bucket"}, p)
+	for _, bad := range []string{
+		"", "bucket", "http://host/bucket", "s3://", "s3:///prefix", "s3://key:secret@bucket", "s3://bucket:9000/x", "s3://bucket?endpoint=host",
+		"s3://bucket?endpoint=https://key:secret@host", "s3://bucket?secret=x", "s3://bucket?region=a&region=b", "s3://bucket/%zz",
+	} {
+		_, err := ParseAddress(bad)
+		require.Error(t, err, bad)
+		require.NotContains(t, err.Error(), "secret@", bad)
+	}
+}
