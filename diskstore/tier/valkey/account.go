@@ -8,7 +8,7 @@ import (
 )
 
 // swap replaces a ledger of ARGV[1] by ARGV[2], and returns a ledger that is another.
-const swap = `
+const swap = whenFull + `
 local content = redis.call('GET', KEYS[1]) or ''
 if content ~= ARGV[1] then return {content} end
 redis.call('SET', KEYS[1], ARGV[2])

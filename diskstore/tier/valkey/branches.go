@@ -1,7 +1,6 @@
 package valkey
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"slices"
@@ -86,10 +85,10 @@ func (t *Tier) Branches(ctx context.Context, fingerprint pagefile.Key, prefix []
 
 // after is the end of the elements that begin with some bytes, in the words of ZRANGE.
 func after(prefix []byte) string {
-	next := slices.Clone(bytes.TrimRight(prefix, "\xff"))
-	if len(next) == 0 {
-		return "+"
+	for n := len(prefix) - 1; n >= 0; n-- {
+		if prefix[n] < 0xff {
+			return "(" + string(prefix[:n]) + string([]byte{prefix[n] + 1})
+		}
 	}
-	next[len(next)-1]++
-	return "(" + string(next)
+	return "+"
 }

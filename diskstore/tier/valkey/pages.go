@@ -26,8 +26,8 @@ const (
 	quarantineLife  = 72 * time.Hour
 
 	// Memory that the server needs for a page and for each part, beside the bytes.
-	pageMemory = 768
-	partMemory = 256
+	pageMemory = 384
+	partMemory = 192
 )
 
 func info(name pagefile.Name, bytes int64, used time.Time) tier.Info {

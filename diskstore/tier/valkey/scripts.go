@@ -16,9 +16,12 @@ const partBytes = 1<<20 - 64
 // parts is the number of parts of a page.
 func parts(bytes int64) int64 { return (bytes + partBytes - 1) / partBytes }
 
-// script is a text in Lua. A script runs alone on the server: nothing happens in the middle of it. A first
-// write for which there is no memory ends the script, and nothing is written.
+// script is a text in Lua. A script runs alone on the server: nothing happens in the middle of it. When
+// memory is full, the first write ends the script, and nothing is written.
 type script string
+
+// whenFull begins a script that runs when memory is full, as it needs little or frees more.
+const whenFull = "#!lua flags=allow-oom\n"
 
 // onPages begins all scripts on pages. KEYS are pages, and ARGV[1] is the prefix.
 var onPages = script(`
@@ -84,7 +87,7 @@ for _, page in ipairs(KEYS) do
 end`
 
 	// touch sets the time to ARGV[2] and returns 1, or 0 without the page.
-	touch = onPages + `
+	touch = whenFull + onPages + `
 local page = KEYS[1]
 local id, bytes = look(page)
 if not id or not whole('TOUCH', id, bytes) then return 0 end
@@ -106,7 +109,7 @@ return 1`
 
 	// aside does as remove, and keeps the page. ARGV[4] is the reason, ARGV[5] the seconds for which it is
 	// kept, ARGV[6] the number of pages that are; aside returns -2 when so many are there.
-	aside = onPages + `
+	aside = whenFull + onPages + `
 local page, quarantine = KEYS[1], prefix .. 'quarantine'
 local id, bytes, used = look(page)
 if not id then return 0 end

@@ -146,7 +146,10 @@ func (t *Tier) do(ctx context.Context, what string, cmds ...valkey.Completed) ([
 
 // failed describes an error of the client or the server.
 func (t *Tier) failed(ctx context.Context, what string, err error) error {
-	cause := error(nil)
+	cause := ctx.Err()
+	if end, ok := ctx.Deadline(); ok && cause == nil && !time.Now().Before(end) {
+		cause = context.DeadlineExceeded // the connection's clock was faster than that of ctx
+	}
 	code, _, _ := strings.Cut(err.Error(), " ")
 	if _, ok := valkey.IsValkeyErr(err); !ok {
 		code = ""
@@ -154,8 +157,7 @@ func (t *Tier) failed(ctx context.Context, what string, err error) error {
 	switch {
 	case t.closed.Load():
 		return tier.ErrClosed
-	case ctx.Err() != nil:
-		cause = ctx.Err()
+	case cause != nil:
 	case code == "OOM":
 		cause = tier.ErrNoSpace
 	case code == "NOPERM", code == "READONLY":
