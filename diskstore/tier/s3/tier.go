@@ -359,5 +359,8 @@ func (t *Tier) readLedger(ctx context.Context) ([]byte, string, error) {
 // Close closes connections that are idle.
 func (t *Tier) Close() error {
 	t.closed.Store(true)
+	if client, ok := t.client.Options().HTTPClient.(interface{ CloseIdleConnections() }); ok {
+		client.CloseIdleConnections()
+	}
 	return nil
 }

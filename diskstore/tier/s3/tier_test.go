@@ -1,6 +1,8 @@
 package s3
 
 import (
+	"fmt"
+	"os"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -8,21 +10,65 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
+	"github.com/kvtier/kvtier/internal/engines"
 )
 
-func TestContract(t *testing.T) {
-	endpoint := server(t)
-	tiertest.Contract(t, func(t *testing.T) tier.Tier { return openAt(t, endpoint) })
+const bucketName = "pages"
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestWeed runs the tests that need a server on one, each below a prefix of its own.
+func TestWeed(t *testing.T) {
+	for name, value := range map[string]string{
+		"AWS_ACCESS_KEY_ID": engines.WeedAccess, "AWS_SECRET_ACCESS_KEY": engines.WeedSecret, "AWS_EC2_METADATA_DISABLED": "true",
+		"AWS_CONFIG_FILE": os.DevNull, "AWS_SHARED_CREDENTIALS_FILE": os.DevNull,
+	} {
+		t.Setenv(name, value)
+	}
+	_, endpoint := engines.Weed(t)
+	makeBucket(t, endpoint)
+	for name, run := range map[string]func(t *testing.T, endpoint string){
+		"long chain": testALongChain, "hole": testAHole, "parts": testPartsOfAnUpload, "replaced": testAPageThatIsReplaced, "faults": testFaults,
+		"contract": func(t *testing.T, endpoint string) {
+			tiertest.Contract(t, func(t *testing.T) tier.Tier { return openAt(t, endpoint) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) { run(t, endpoint) })
+	}
 }
 
-// TestALongChain: its end is found in few requests, wherever it is, and holes in it show when they are read.
-func TestALongChain(t *testing.T) {
-	p := newProxy(t, server(t))
+// makeBucket makes the bucket of all tests, as soon as the server can: its parts start one after another.
+func makeBucket(t *testing.T, endpoint string) {
+	tr := openAt(t, endpoint)
+	require.Eventually(t, func() bool {
+		_, err := tr.client.CreateBucket(t.Context(), &s3.CreateBucketInput{Bucket: &tr.bucket})
+		if err == nil {
+			_, err = tr.put(t.Context(), "ready", nil, always)
+		}
+		return err == nil
+	}, time.Minute, 50*time.Millisecond)
+}
+
+// openAt opens the tier of one test.
+func openAt(t *testing.T, endpoint string) *Tier {
+	t.Helper()
+	p, err := ParseAddress(fmt.Sprintf("s3://%s/%s?endpoint=%s", bucketName, t.Name(), endpoint))
+	require.NoError(t, err)
+	tr, err := p.Open(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tr.Close()) })
+	return tr
+}
+
+// testALongChain: its end is found in few requests, wherever it is, and holes in it show when they are read.
+func testALongChain(t *testing.T, endpoint string) {
+	p := newProxy(t, endpoint)
 	tr := openAt(t, p.URL)
 	const pages = 60
 	names := make([]pagefile.Name, 512)
@@ -50,9 +96,9 @@ func TestALongChain(t *testing.T) {
 	}
 }
 
-// TestAHole is taken for granted between two pages, and missing when it is opened.
-func TestAHole(t *testing.T) {
-	tr := openAt(t, server(t))
+// testAHole is taken for granted between two pages, and missing when it is opened.
+func testAHole(t *testing.T, endpoint string) {
+	tr := openAt(t, endpoint)
 	names := make([]pagefile.Name, 30)
 	for i := range names {
 		names[i] = tiertest.Page(byte(i))
@@ -67,9 +113,9 @@ func TestAHole(t *testing.T) {
 	require.ErrorIs(t, err, tier.ErrNotFound)
 }
 
-// TestPartsOfAnUpload: a page of several parts is whole when it is there, also while others write it.
-func TestPartsOfAnUpload(t *testing.T) {
-	tr := openAt(t, server(t))
+// testPartsOfAnUpload: a page of several parts is whole when it is there, also while others write it.
+func testPartsOfAnUpload(t *testing.T, endpoint string) {
+	tr := openAt(t, endpoint)
 	content := make([]byte, 2*partBytes+12345)
 	for i := range content {
 		content[i] = byte(i * i >> 7)
@@ -117,9 +163,9 @@ func TestPartsOfAnUpload(t *testing.T) {
 	require.Empty(t, left.Uploads)
 }
 
-// TestAPageThatIsReplacedWhileItIsRead: its reader gets no bytes of the other one.
-func TestAPageThatIsReplacedWhileItIsRead(t *testing.T) {
-	tr := openAt(t, server(t))
+// testAPageThatIsReplaced: its reader gets no bytes of the other one.
+func testAPageThatIsReplaced(t *testing.T, endpoint string) {
+	tr := openAt(t, endpoint)
 	tiertest.Upload(t, tr, tiertest.Page(1), []byte("first"), time.Now())
 	blob, err := tr.Open(t.Context(), tiertest.Page(1), false)
 	require.NoError(t, err)
