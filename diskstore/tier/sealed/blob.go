@@ -90,10 +90,13 @@ func (b *blob) ReadAt(ctx context.Context, p []byte, off int64) error {
 		return io.ErrUnexpectedEOF
 	}
 	for len(p) > 0 {
-		n, err := len(b.first), error(nil)
 		if off < int64(len(b.first)) {
-			n = copy(p, b.first[off:])
-		} else if n, err = b.readChunks(ctx, p, off); err != nil {
+			n := copy(p, b.first[off:])
+			p, off = p[n:], off+int64(n)
+			continue
+		}
+		n, err := b.readChunks(ctx, p, off)
+		if err != nil {
 			return err
 		}
 		p, off = p[n:], off+int64(n)

@@ -296,6 +296,63 @@ func TestReadOpensItsChunks(t *testing.T) {
 	require.ErrorIs(t, blob.ReadAt(ctx, got[:1], 2*chunkBytes), pagefile.ErrDamaged)
 }
 
+// failing is a tier whose files fail at an offset.
+type failing struct {
+	tier.Tier
+	at   int64
+	err  error
+	open int // files
+}
+
+type failingBlob struct {
+	tier.Blob
+	f *failing
+}
+
+func (f *failing) Open(ctx context.Context, name pagefile.Name, anew bool) (tier.Blob, error) {
+	blob, err := f.Tier.Open(ctx, name, anew)
+	if err == nil {
+		f.open++
+	}
+	return failingBlob{blob, f}, err
+}
+
+func (b failingBlob) ReadAt(ctx context.Context, p []byte, off int64) error {
+	if off+int64(len(p)) > b.f.at {
+		return b.f.err
+	}
+	return b.Blob.ReadAt(ctx, p, off)
+}
+
+func (b failingBlob) Close() {
+	b.f.open--
+	b.Blob.Close()
+}
+
+// TestReadFails: an error of the tier is none of the file, a file that ends early is damaged, and files are closed.
+func TestReadFails(t *testing.T) {
+	below, _, _ := stored(t, tiertest.Page(1), pattern(3*chunkBytes))
+	unreachable := errors.New("unreachable")
+	f := &failing{Tier: below, at: 0, err: unreachable}
+	tr := on(f, keyOf(1))
+	_, err := tr.Open(ctx, tiertest.Page(1), false)
+	require.ErrorIs(t, err, unreachable)
+	require.Zero(t, f.open)
+	_, _, err = tr.Survey(ctx)
+	require.ErrorIs(t, err, unreachable)
+	require.Zero(t, f.open)
+	f.err = io.ErrUnexpectedEOF
+	isDamage(t, tr, tiertest.Page(1), "no header")
+
+	f.at = int64(headerBytes + 2*sealedChunk)
+	isDamage(t, tr, tiertest.Page(1), "no third chunk")
+	f.err = unreachable
+	_, err = readAll(tr, tiertest.Page(1))
+	require.ErrorIs(t, err, unreachable)
+	require.False(t, tier.Doubtful(err))
+	require.Zero(t, f.open)
+}
+
 // FuzzOpen: whatever an engine gives, a read is an error or the content.
 func FuzzOpen(f *testing.F) {
 	content := pattern(chunkBytes + 40)
