@@ -7,8 +7,8 @@ in a directory; package guard bounds the time of any tier's operations. Neither 
 # A tier of your own
 
 Put it in a folder beside dir, such as diskstore/tier/s3. Implement the 13 methods of Tier, and the types
-Upload and Blob, and run the cases of package tiertest on it: diskstore's othertier_test.go does so with a
-tier in a map. diskstore.Open takes the tier from Options.RemoteTier and puts package guard around it. A
+Upload and Blob, and run the cases of package tiertest on it: diskstore's othertier_test.go does so with
+tiertest.Map, a tier in a map. diskstore.Open takes the tier from Options.RemoteTier and puts package guard around it. A
 tier in an object store such as S3 would be one type with a client and a bucket:
 
 	Find                  LIST of each name's prefix, all at the same time
