@@ -13,8 +13,8 @@ require (
 	github.com/olekukonko/tablewriter v0.0.5
 	github.com/ollama/ollama v0.16.1
 	github.com/rogpeppe/go-internal v1.13.1
-	github.com/spf13/cobra v1.7.0
-	github.com/spf13/pflag v1.0.5
+	github.com/spf13/cobra v1.10.1
+	github.com/spf13/pflag v1.0.9
 	github.com/stretchr/testify v1.10.0
 	github.com/valkey-io/valkey-go v1.0.69
 	github.com/x448/float16 v0.8.4

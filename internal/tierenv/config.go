@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -39,8 +40,13 @@ type Config struct {
 	Local string
 	// LocalBytes is OLLAMA_KV_TIER_LOCAL_GB, default 20 GB. Zero means all but 5 % of the filesystem.
 	LocalBytes int64
-	// Remote is OLLAMA_KV_TIER_REMOTE: any mounted directory, or empty for none.
+	// Remote is OLLAMA_KV_TIER_REMOTE: any mounted directory, or empty for none. Of an address it is what may be
+	// shown, without password and parameters.
 	Remote string
+	// Address is OLLAMA_KV_TIER_REMOTE where that is the address of an engine, else empty. It may have a password.
+	Address string
+	// KeyFile is OLLAMA_KV_TIER_KEY_FILE: the keys of a team, with which what is in an engine is sealed.
+	KeyFile string
 	// RemoteBytes is OLLAMA_KV_TIER_REMOTE_GB, default 0: all but 5 % of the filesystem.
 	RemoteBytes int64
 	// RAMBytes is OLLAMA_KV_TIER_RAM_GB, default 0: the memory that all runners of a server
@@ -210,6 +216,7 @@ const (
 	LocalGBVariable  = "OLLAMA_KV_TIER_LOCAL_GB"
 	RemoteVariable   = "OLLAMA_KV_TIER_REMOTE"
 	RemoteGBVariable = "OLLAMA_KV_TIER_REMOTE_GB"
+	KeyFileVariable  = "OLLAMA_KV_TIER_KEY_FILE"
 	ramGBVariable    = "OLLAMA_KV_TIER_RAM_GB"
 	SplitVariable    = "OLLAMA_KV_TIER_SPLIT" // the shares of tiers
 	InstanceVariable = "OLLAMA_KV_INSTANCE_ID"
@@ -229,6 +236,23 @@ const InstancesDir = "instances"
 
 // instanceID matches names that are one element of a path on every system.
 var instanceID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+
+// address matches the addresses of engines.
+var address = regexp.MustCompile(`^(?:s3|valkeys?|rediss?|unix)://`)
+
+// shownAddress returns what may be shown of the address of an engine; ok is false for a directory.
+func shownAddress(value string) (shown string, ok bool) {
+	scheme := address.FindString(value)
+	if scheme == "" {
+		return "", false
+	}
+	u, err := url.Parse(value)
+	if err != nil {
+		return scheme + "…", true // the password may be anywhere
+	}
+	u.User, u.RawQuery, u.Fragment = nil, "", ""
+	return u.String(), true
+}
 
 // Strict reads the variables of which a value that cannot be read keeps tiering off, of this
 // process or another one, and reports whether they turn it on. local is the directory of pages
@@ -270,8 +294,12 @@ func Strict(value func(variable string) string, local string) (c Config, on bool
 			c.Split.RAMSet, c.Split.LocalSet = value(ramGBVariable) != "", value(LocalGBVariable) != ""
 		}
 	}
-	c.Local, c.Remote = cmp.Or(value(LocalVariable), local), value(RemoteVariable)
-	for _, variable := range []string{LocalVariable, RemoteVariable} {
+	c.Local, c.Remote, c.KeyFile = cmp.Or(value(LocalVariable), local), value(RemoteVariable), value(KeyFileVariable)
+	paths := []string{LocalVariable, RemoteVariable, KeyFileVariable}
+	if shown, ok := shownAddress(c.Remote); ok {
+		c.Remote, c.Address, paths[1] = shown, c.Remote, KeyFileVariable
+	}
+	for _, variable := range paths {
 		if path := value(variable); path != "" && !filepath.IsAbs(path) {
 			refuse(variable, "is not an absolute path", "/var/lib/ollama-kv")
 		}

@@ -29,12 +29,20 @@ import (
 	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
-// StoreOptions are the options of a store with these settings, for any model.
+// RemoteConfig is the remote tier, whose root is "" for an engine.
+func (c Config) RemoteConfig() diskstore.TierConfig {
+	if c.Address != "" {
+		return diskstore.TierConfig{BudgetBytes: c.RemoteBytes}
+	}
+	return diskstore.TierConfig{Root: c.Remote, BudgetBytes: c.RemoteBytes}
+}
+
+// StoreOptions are the options of a store with these settings, for any model. An engine's tier is the caller's to open.
 func (c Config) StoreOptions() diskstore.Options {
 	return diskstore.Options{
 		PageTokens:     c.PageTokens,
 		Local:          diskstore.TierConfig{Root: c.Local, BudgetBytes: c.LocalBytes},
-		Remote:         diskstore.TierConfig{Root: c.Remote, BudgetBytes: c.RemoteBytes},
+		Remote:         c.RemoteConfig(),
 		RAM:            diskstore.RAMConfig{BudgetBytes: c.RAMBytes},
 		WritePerDay:    c.WriteBytesPerDay,
 		ReadAheadBytes: c.ReadAheadBytes,
