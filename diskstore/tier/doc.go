@@ -2,7 +2,8 @@
 Package tier is the contract of a place that holds pages: a Tier.
 
 The store uses a tier through Tier, and through Disk what only a filesystem has. Package dir keeps a tier
-in a directory; package guard bounds the time of any tier's operations. Neither package imports the other.
+in a directory; package guard bounds the time of any tier's operations, and package sealed encrypts files and
+names for one that others operate. None of these packages imports another.
 
 # A tier of your own
 

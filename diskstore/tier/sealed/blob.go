@@ -1,7 +1,6 @@
 package sealed
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -66,9 +65,6 @@ func (b *blob) readFirst(ctx context.Context, k *key) error {
 	head := make([]byte, min(size, int64(headerBytes+sealedChunk)))
 	if err := pagefile.ReadFull(ctx, b.inner, head, 0); err != nil {
 		return err
-	}
-	if !bytes.HasPrefix(head, k.begin()) {
-		return pagefile.Damaged("its header is not that of the key that has sealed its name")
 	}
 	b.sealer = k.sealer([headerBytes]byte(head), fileName(b.info.Name))
 	var err error

@@ -155,11 +155,11 @@ func TestDamagedFilesGo(t *testing.T) {
 	require.True(t, taken)
 }
 
-// watched notes the length of the longest write, and refuses writes while err is set.
+// watched keeps what is written, and fails once with err.
 type watched struct {
 	tier.Tier
-	longest int
-	err     error
+	pieces [][]byte
+	err    error
 }
 
 type watchedUpload struct {
@@ -173,9 +173,10 @@ func (w *watched) Create(ctx context.Context, name pagefile.Name) (tier.Upload, 
 }
 
 func (u watchedUpload) Write(ctx context.Context, p []byte) error {
-	u.w.longest = max(u.w.longest, len(p))
-	if u.w.err != nil {
-		return u.w.err
+	u.w.pieces = append(u.w.pieces, p)
+	if err := u.w.err; err != nil {
+		u.w.err = nil
+		return err
 	}
 	return u.Upload.Write(ctx, p)
 }
@@ -200,14 +201,18 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestPieces: however much is written at once, the inner upload gets pieces of 1 MiB at most.
+// TestPieces: however much is written at once, the inner upload gets pieces of 1 MiB at most, which it may keep.
 func TestPieces(t *testing.T) {
-	w := &watched{Tier: tiertest.NewMap()}
+	below := tiertest.NewMap()
+	w := &watched{Tier: below}
 	tr := on(w, keyOf(1))
 	content := pattern(5<<20 + 77)
 	write(t, tr, tiertest.Page(1), content, len(content))
-	require.LessOrEqual(t, w.longest, 1<<20)
-	require.Greater(t, w.longest, 1<<19, "and not many small ones")
+	for _, piece := range w.pieces {
+		require.LessOrEqual(t, len(piece), 1<<20)
+	}
+	require.LessOrEqual(t, len(w.pieces), 7, "and not many small ones")
+	require.True(t, bytes.Equal(below.Files[keyOf(1).name(tiertest.Page(1))].Content, bytes.Join(w.pieces, nil)))
 	got, err := readAll(tr, tiertest.Page(1))
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(content, got))
@@ -215,12 +220,11 @@ func TestPieces(t *testing.T) {
 
 // TestWriteFails: after a failed write nothing is made visible, and after Seal nothing is written.
 func TestWriteFails(t *testing.T) {
-	w := &watched{Tier: tiertest.NewMap(), err: errors.New("full")}
+	failed := errors.New("full")
+	w := &watched{Tier: tiertest.NewMap(), err: failed}
 	up, err := on(w, keyOf(1)).Create(ctx, tiertest.Page(1))
 	require.NoError(t, err)
-	require.ErrorIs(t, up.Write(ctx, pattern(3*chunkBytes)), w.err)
-	failed := w.err
-	w.err = nil
+	require.ErrorIs(t, up.Write(ctx, pattern(3<<20)), failed)
 	require.ErrorIs(t, up.Seal(ctx), failed)
 	_, err = up.Commit(ctx, used)
 	require.ErrorIs(t, err, failed)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -111,6 +112,10 @@ func TestRotation(t *testing.T) {
 	infos, err = both.ListShard(ctx, tier.ShardOf(tiertest.Page(1)))
 	require.NoError(t, err)
 	require.Equal(t, []tier.Info{done.Info}, infos)
+	fingerprints, again, err := both.Survey(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []pagefile.Key{tiertest.Fingerprint}, fingerprints)
+	require.ElementsMatch(t, shards, again)
 	got, err := readAll(both, tiertest.Page(1))
 	require.NoError(t, err)
 	require.Equal(t, pattern(150), got)
@@ -118,6 +123,30 @@ func TestRotation(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, removed)
 	require.Len(t, below.Files, 2, "any file of the name is gone")
+}
+
+// exact notes what is removed.
+type exact struct {
+	tier.Tier
+	judged []tier.Info
+}
+
+func (e *exact) Remove(ctx context.Context, judged tier.Info) (bool, error) {
+	e.judged = append(e.judged, judged)
+	return e.Tier.Remove(ctx, judged)
+}
+
+// TestNameAlone: a name without more is a name without more below, and a description is that of the sealed file.
+func TestNameAlone(t *testing.T) {
+	e := &exact{Tier: tiertest.NewMap()}
+	tr := on(e, keyOf(1))
+	judged := tiertest.Upload(t, tr, tiertest.Page(1), pattern(100), used).Info
+	for _, judged := range []tier.Info{judged, {Name: tiertest.Page(1)}} {
+		_, err := tr.Remove(ctx, judged)
+		require.NoError(t, err)
+	}
+	judged.Name, judged.Bytes = keyOf(1).name(judged.Name), sealedLen(100)
+	require.Equal(t, []tier.Info{judged, {Name: judged.Name}}, e.judged)
 }
 
 // TestRotationOfTheLedger: the former key's ledger is read, and written with the current key.
@@ -223,6 +252,68 @@ func TestSurveyAsksOnce(t *testing.T) {
 		require.Equal(t, []pagefile.Key{tiertest.Fingerprint}, fingerprints)
 	}
 	require.Equal(t, 1+4, c.opened, "the first attempt; a manifest and a tail of each fingerprint")
+}
+
+// TestManyOwners: a tier remembers the keys of few fingerprints.
+func TestManyOwners(t *testing.T) {
+	tr := on(tiertest.NewMap(), keyOf(1))
+	for i := range maxOwners {
+		tr.owners[pagefile.Key{byte(i), byte(i >> 8)}] = nil
+	}
+	tiertest.Upload(t, tr, tiertest.Page(1), pattern(10), used)
+	fingerprints, _, err := tr.Survey(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []pagefile.Key{tiertest.Fingerprint}, fingerprints)
+	require.LessOrEqual(t, len(tr.owners), maxOwners)
+}
+
+// TestEmptyFingerprint: a fingerprint whose files have just gone is asked for its key again.
+func TestEmptyFingerprint(t *testing.T) {
+	tr := on(vanished{tiertest.NewMap()}, keyOf(1))
+	fingerprints, _, err := tr.Survey(ctx)
+	require.NoError(t, err)
+	require.Empty(t, fingerprints)
+	require.Empty(t, tr.owners)
+}
+
+// vanished lists a fingerprint without files.
+type vanished struct{ tier.Tier }
+
+func (vanished) Survey(context.Context) ([]pagefile.Key, []tier.Shard, error) {
+	return []pagefile.Key{{1}}, []tier.Shard{{Fingerprint: pagefile.Key{1}}}, nil
+}
+
+// ending leaves out what follows the first missing name, as a look-up may.
+type ending struct{ tier.Tier }
+
+func (e ending) Find(ctx context.Context, names []pagefile.Name, leading bool) ([]tier.Info, error) {
+	infos, err := e.Tier.Find(ctx, names, false)
+	if i := slices.IndexFunc(infos, func(i tier.Info) bool { return !i.Found() }); leading && i >= 0 {
+		infos = infos[:i]
+	}
+	return infos, err
+}
+
+// TestLeading: with one key the look-up may end, and with two a page of either key may follow.
+func TestLeading(t *testing.T) {
+	below := ending{tiertest.NewMap()}
+	former, both := on(below, keyOf(1)), on(below, keyOf(2), keyOf(1))
+	var names []pagefile.Name
+	for n := range byte(4) {
+		names = append(names, tiertest.Page(n))
+	}
+	tiertest.Upload(t, former, names[0], pattern(10), used)
+	tiertest.Upload(t, both, names[1], pattern(11), used)
+	tiertest.Upload(t, former, names[3], pattern(13), used)
+	infos, err := tier.Leading(ctx, both, names)
+	require.NoError(t, err)
+	require.Len(t, infos, 2)
+	infos, err = former.Find(ctx, names, true)
+	require.NoError(t, err)
+	require.Equal(t, []bool{true, false, false, false}, []bool{infos[0].Found(), infos[1].Found(), infos[2].Found(), infos[3].Found()})
+	infos, err = former.Find(ctx, names, false)
+	require.NoError(t, err)
+	require.True(t, infos[3].Found())
 }
 
 // TestNothingIsPlain: neither content nor names, leads and the ledger are anywhere below, as bytes or as digits.

@@ -114,7 +114,7 @@ func (t *sealedTier) take(ctx context.Context, judged tier.Info, away func(conte
 // judged describes the sealed form of a judged file. Only a look tells the length of a damaged one.
 func (t *sealedTier) judged(ctx context.Context, k *key, judged tier.Info) (tier.Info, error) {
 	judged.Name = k.name(judged.Name)
-	if judged.Used.IsZero() || judged.Bytes < 0 {
+	if judged.Used.IsZero() {
 		return judged, nil
 	}
 	if judged.Bytes == damagedBytes {
@@ -122,7 +122,7 @@ func (t *sealedTier) judged(ctx context.Context, k *key, judged tier.Info) (tier
 		if err != nil && !errors.Is(err, tier.ErrNotFound) {
 			return judged, err
 		}
-		if _, whole := plainLen(now.Bytes); now.Found() && !whole {
+		if _, whole := plainLen(now.Bytes); !whole {
 			judged.Bytes = now.Bytes
 			return judged, nil
 		}

@@ -81,7 +81,7 @@ func (u *upload) Written() int64 { return u.written }
 
 // end sends the last chunk.
 func (u *upload) end(ctx context.Context) error {
-	if u.ended || u.failed != nil {
+	if u.ended {
 		return u.failed
 	}
 	u.ended = true
