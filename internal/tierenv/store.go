@@ -262,9 +262,9 @@ func (c Config) fillMoves(r *telemetry.Report, st *diskstore.Stats) {
 // tokens that fit uncompressed, where a token's number of bytes is known.
 func (c Config) Allocation(tokenBytes int64) []any {
 	var attrs []any
-	tier := func(name string, bytes int64) {
+	tier := func(name string, bytes int64, all string) {
 		if bytes == 0 {
-			attrs = append(attrs, name+"_budget", "all but 5% of the disk")
+			attrs = append(attrs, name+"_budget", all)
 			return
 		}
 		attrs = append(attrs, name+"_budget", format.HumanBytes(bytes))
@@ -272,14 +272,18 @@ func (c Config) Allocation(tokenBytes int64) []any {
 			attrs = append(attrs, name+"_tokens", bytes/tokenBytes)
 		}
 	}
+	const disk = "all but 5% of the disk"
 	attrs = append(attrs, "local", c.Local)
-	tier("local", c.LocalBytes)
+	tier("local", c.LocalBytes, disk)
 	if c.RAMBytes > 0 {
-		tier("ram", c.RAMBytes)
+		tier("ram", c.RAMBytes, "")
 	}
-	if c.Remote != "" {
+	if c.Address != "" {
 		attrs = append(attrs, "remote", c.Remote)
-		tier("remote", c.RemoteBytes)
+		tier("remote", c.RemoteBytes, "no limit but the engine's own")
+	} else if c.Remote != "" {
+		attrs = append(attrs, "remote", c.Remote)
+		tier("remote", c.RemoteBytes, disk)
 	}
 	return attrs
 }
