@@ -51,7 +51,7 @@ func parse(text string) (a address, err error) {
 	db := strings.TrimPrefix(u.Path, "/")
 	switch u.Scheme {
 	case "valkeys", "rediss":
-		a.tls = &tls.Config{ServerName: u.Hostname(), MinVersion: tls.VersionTLS12}
+		a.tls = &tls.Config{MinVersion: tls.VersionTLS12}
 		fallthrough
 	case "valkey", "redis":
 		a.network, a.host = "tcp", net.JoinHostPort(u.Hostname(), "6379")

@@ -29,8 +29,8 @@ removed gets its bytes, or tier.ErrStale, and never others.
 
 The server may evict any key (maxmemory-policy allkeys-lru). A page that lacks a part is no page: Find
 looks for all parts, which makes them used, in the round trip in which it looks for the page. Lists remove
-what is left of such pages. A page whose shard was evicted is found, and is listed again after Touch. An
-evicted ledger is an empty one, and branches are lost like pages. With volatile-lru and noeviction the
+what is left of such pages. A page whose shard was evicted, or with it the set of all shards, is found, and
+is listed again after Touch. An evicted ledger is an empty one, and branches are lost like pages. With volatile-lru and noeviction the
 server keeps all pages, and the tier's budget is the limit; when memory is full, an upload fails with
 tier.ErrNoSpace. Nothing is more durable than the server's own files.
 

@@ -36,7 +36,7 @@ func (t *Tier) each(ctx context.Context, what, set string, do func(elements []st
 	}
 }
 
-// forget removes the names of shards that the server has evicted, unless they are there again.
+// forget removes the names of shards that are empty or evicted, unless they are there again.
 const forget script = `
 for i = 2, #ARGV do
 	if redis.call('EXISTS', KEYS[1] .. ':' .. ARGV[i]) == 0 then redis.call('SREM', KEYS[2], ARGV[i]) end
@@ -78,7 +78,7 @@ func (t *Tier) present(ctx context.Context, names []string, found func(tier.Shar
 		}
 	}
 	if len(gone) > 0 {
-		_, _ = t.do(ctx, "drop evicted shards", t.run(forget, []string{t.prefix + "shard", t.prefix + "shards"}, gone...)) // a user may have no right to
+		_, _ = t.do(ctx, "drop names of shards", t.run(forget, []string{t.prefix + "shard", t.prefix + "shards"}, gone...)) // a user may have no right to
 	}
 	return nil
 }

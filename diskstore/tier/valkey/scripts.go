@@ -58,10 +58,7 @@ end
 
 local function unlist(page)
 	local shard, key = shardOf(page)
-	redis.call('SREM', prefix .. 'shard:' .. shard, key)
-	if redis.call('EXISTS', prefix .. 'shard:' .. shard) == 0 then
-		redis.call('SREM', prefix .. 'shards', shard)
-	end
+	redis.call('SREM', prefix .. 'shard:' .. shard, key) -- Survey finds out that a set is empty
 end
 `)
 

@@ -65,10 +65,7 @@ func Open(address string, opt Options) (*Tier, error) {
 		return nil, err
 	}
 	if a.tls != nil && opt.TLS != nil {
-		name := a.tls.ServerName
-		if a.tls = opt.TLS.Clone(); a.tls.ServerName == "" {
-			a.tls.ServerName = name
-		}
+		a.tls = opt.TLS
 	}
 	d := &net.Dialer{Timeout: dialIn}
 	if a.tls != nil {

@@ -156,15 +156,22 @@ func (c counted) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-func TestFindOfAChainTakesOneRoundTrip(t *testing.T) {
-	_, socket := engines.Valkey(t)
-	var sent atomic.Int64
+// startCounted opens a tier that counts its round trips.
+func startCounted(t *testing.T) (*engines.Server, *Tier, *atomic.Int64) {
+	server, socket := engines.Valkey(t)
+	sent := new(atomic.Int64)
 	tr, err := open(address{network: "unix", host: socket, prefix: "kvtier:"}, func(ctx context.Context, network, host string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, host)
-		return counted{conn, &sent}, err
+		return counted{conn, sent}, err
 	})
 	require.NoError(t, err)
-	defer tr.Close()
+	t.Cleanup(func() { require.NoError(t, tr.Close()) })
+	require.Zero(t, sent.Load(), "Open connects to nothing")
+	return server, tr, sent
+}
+
+func TestFindOfAChainTakesOneRoundTrip(t *testing.T) {
+	_, tr, sent := startCounted(t)
 	var names []pagefile.Name
 	for i := range 512 {
 		names = append(names, pagefile.Name{Fingerprint: tiertest.Fingerprint, Key: pagefile.Key{byte(i), byte(i >> 8), 1}})
@@ -188,7 +195,7 @@ func TestFindOfAChainTakesOneRoundTrip(t *testing.T) {
 
 // TestEveryRange reads ranges around the ends of parts and of windows.
 func TestEveryRange(t *testing.T) {
-	_, tr := start(t)
+	_, tr, sent := startCounted(t)
 	name := tiertest.Page(1)
 	page := content(name, 2*windowParts*partBytes+5)
 	done, err := put(tr, name, page, time.Now())
@@ -205,6 +212,9 @@ func TestEveryRange(t *testing.T) {
 			}
 		}
 	}
+	before := sent.Load()
+	require.NoError(t, blob.ReadAt(ctx, make([]byte, len(page)), 0))
+	require.EqualValues(t, 3, sent.Load()-before, "one for each window")
 	require.ErrorIs(t, blob.ReadAt(ctx, make([]byte, 2), int64(len(page)-1)), io.ErrUnexpectedEOF)
 	require.ErrorIs(t, blob.ReadAt(ctx, make([]byte, 2), -1), io.ErrUnexpectedEOF)
 }
@@ -273,6 +283,12 @@ func TestListsAreEvicted(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, tr.Touch(ctx, name, time.Now()))
 	require.Len(t, listAll(t, tr), 1)
+
+	// Another process has stored the page since a list missed it.
+	_, err = tr.do(ctx, "drop", tr.run(drop, []string{tr.key(name)}),
+		tr.run(forget, []string{tr.prefix + "shard", tr.prefix + "shards"}, shardName(tier.ShardOf(name))))
+	require.NoError(t, err)
+	require.Len(t, listAll(t, tr), 1)
 }
 
 // TestUse: a look-up makes parts used, by which the server chooses what it evicts, and a list does not.
@@ -294,8 +310,12 @@ func TestUse(t *testing.T) {
 }
 
 func TestUploadsThatEndLeaveNothing(t *testing.T) {
-	_, tr := start(t)
+	_, tr, sent := startCounted(t)
 	name := tiertest.Page(1)
+	empty, err := tr.Create(ctx, name)
+	require.NoError(t, err)
+	empty.Abort()
+	require.Zero(t, sent.Load())
 	create := func() *upload {
 		up, err := tr.Create(ctx, name)
 		require.NoError(t, err)
@@ -313,7 +333,7 @@ func TestUploadsThatEndLeaveNothing(t *testing.T) {
 	dead.Abort()
 	require.Empty(t, askKeys(t, tr, "*"))
 	dead.ended = false
-	_, err := dead.Commit(ctx, time.Now())
+	_, err = dead.Commit(ctx, time.Now())
 	require.ErrorIs(t, err, tier.ErrNoSpace, "a late Commit")
 	dead.Abort()
 	require.Empty(t, askKeys(t, tr, "*"))
@@ -475,4 +495,6 @@ func TestTLS(t *testing.T) {
 	}
 	_, err = tier.Stat(ctx, openAt(t, "unix://"+socket+"?db=3"), tiertest.Page(1))
 	require.NoError(t, err)
+	_, err = tier.Stat(ctx, openAt(t, "unix://"+socket), tiertest.Page(1))
+	require.ErrorIs(t, err, tier.ErrNotFound)
 }
