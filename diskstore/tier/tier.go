@@ -173,10 +173,18 @@ type Upload interface {
 	Abort()
 }
 
-// ManyFinder is a Tier whose Find takes no longer for many names than for a few: that of an object store, which
-// makes requests at the same time.
+// ManyFinder is a Tier whose Find takes no longer for many names than for a few: that of an engine, which is asked
+// for all of them at the same time.
 type ManyFinder interface {
 	FindAtOnce() int // the names of one call, at most
+}
+
+// FindAtOnce is the number of names to look up in one call.
+func FindAtOnce(t Tier) int {
+	if many, ok := t.(ManyFinder); ok {
+		return many.FindAtOnce()
+	}
+	return 16
 }
 
 // Finder is the part of a Tier that looks files up.

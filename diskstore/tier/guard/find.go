@@ -10,22 +10,16 @@ import (
 )
 
 const (
-	// findBatch is the number of names looked up in one operation, unless the tier takes more: the results up
-	// to the last whole batch survive a timeout.
-	findBatch = 16
-
 	// findAtOnce is the number of batches looked up at the same time. A worker is left to other look-ups.
 	findAtOnce = lookupWorkers - 1
 )
 
-// Find looks up one batch of names first, and then more at the same time. The time limit holds for
+// Find looks up one batch of names first, and then more at the same time: the results up to the last whole batch
+// survive a timeout. The time limit holds for
 // each round: a look-up of many names may take longer.
 func (t *Tier) Find(ctx context.Context, names []pagefile.Name, leading bool) ([]tier.Info, error) {
 	infos := make([]tier.Info, len(names))
-	size := findBatch
-	if many, ok := t.Inner.(tier.ManyFinder); ok {
-		size = many.FindAtOnce()
-	}
+	size := tier.FindAtOnce(t.Inner)
 	for at, batches := 0, 1; at < len(names); batches = min(2*batches, findAtOnce) {
 		end := min(len(names), at+batches*size)
 		if err := t.findRound(ctx, names[at:end], infos[at:end], size, leading); err != nil {

@@ -44,6 +44,9 @@ func opened(sealed tier.Info, name pagefile.Name) tier.Info {
 	return sealed
 }
 
+// FindAtOnce is that of the inner tier.
+func (t *sealedTier) FindAtOnce() int { return tier.FindAtOnce(t.inner) }
+
 // Find asks for a former key's names where those of the current key are missing.
 func (t *sealedTier) Find(ctx context.Context, names []pagefile.Name, leading bool) ([]tier.Info, error) {
 	infos := make([]tier.Info, len(names))

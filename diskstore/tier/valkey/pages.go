@@ -95,6 +95,9 @@ func (t *Tier) keys(names []pagefile.Name) []string {
 	return keys
 }
 
+// FindAtOnce is that of [tier.ManyFinder]: the names of a round trip for whose commands connBytes has room.
+func (t *Tier) FindAtOnce() int { return 1000 }
+
 // Find makes the pages that it finds used, for the server's choice of what it evicts.
 func (t *Tier) Find(ctx context.Context, names []pagefile.Name, _ bool) ([]tier.Info, error) {
 	pages, err := t.look(ctx, names, "TOUCH")
