@@ -17,8 +17,9 @@ without one has the time of its upload.
 # What the store must do
 
 It must refuse a PUT with If-None-Match for an object that is there, and one with If-Match for another
-ETag than it has: the ledger is changed by nothing else. Open tries both on an object of its own and
-returns ErrUnconditional where they are ignored. Objects must be listed as soon as they are written.
+ETag than it has: the ledger is changed by nothing else. Account tries both on an object of its own before it
+changes the ledger first, and returns ErrUnconditional where they are ignored: nothing is stored then. Objects
+must be listed as soon as they are written.
 
 Nothing of kvtier removes what is in quarantine, and uploads of several parts whose process died: let a
 rule of the bucket expire both, after some days.

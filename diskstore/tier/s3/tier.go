@@ -41,6 +41,7 @@ type Tier struct {
 	prefix string // of all keys; empty, or ends with a slash
 	id     string // of this process in the ledger
 	closed atomic.Bool
+	tried  atomic.Bool // conditions hold
 }
 
 var _ tier.Tier = (*Tier)(nil)
@@ -318,7 +319,40 @@ func (t *Tier) RemoveBranch(ctx context.Context, branch tier.Branch) error {
 	return t.delete(ctx, branchKey(branch))
 }
 
+// ErrUnconditional reports a store that ignores conditions of a PUT.
+var ErrUnconditional = errors.New("the store ignores If-None-Match or If-Match of a PUT, so it can keep no pages of several machines; " +
+	"use one that knows them, as AWS, Ceph, MinIO and SeaweedFS do")
+
+// tryConditions returns ErrUnconditional where a PUT replaces an object against its condition.
+func (t *Tier) tryConditions(ctx context.Context) error {
+	if t.tried.Load() {
+		return nil
+	}
+	key := probe + t.id
+	if _, err := t.put(ctx, key, nil, always); err != nil {
+		return err
+	}
+	for _, when := range []condition{onlyIf(""), onlyIf(`"00000000000000000000000000000000"`)} {
+		switch _, err := t.put(ctx, key, nil, when); {
+		case err == nil:
+			return ErrUnconditional
+		case !errors.Is(err, errCondition):
+			return err
+		}
+	}
+	t.tried.Store(true)
+	return t.delete(ctx, key)
+}
+
 func (t *Tier) Account(ctx context.Context, change func(content []byte, id string) ([]byte, error)) ([]byte, error) {
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	if change != nil {
+		if err := t.tryConditions(ctx); err != nil {
+			return nil, err
+		}
+	}
 	for try := 1; ; try++ {
 		if err := t.begin(ctx); err != nil {
 			return nil, err

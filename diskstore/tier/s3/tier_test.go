@@ -2,6 +2,8 @@ package s3
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -34,7 +36,7 @@ func TestWeed(t *testing.T) {
 	_, endpoint := engines.Weed(t)
 	makeBucket(t, endpoint)
 	for name, run := range map[string]func(t *testing.T, endpoint string){
-		"long chain": testALongChain, "hole": testAHole, "parts": testPartsOfAnUpload, "replaced": testAPageThatIsReplaced, "faults": testFaults,
+		"conditions": testConditions, "long chain": testALongChain, "hole": testAHole, "parts": testPartsOfAnUpload, "replaced": testAPageThatIsReplaced, "faults": testFaults,
 		"contract": func(t *testing.T, endpoint string) {
 			tiertest.Contract(t, func(t *testing.T) tier.Tier { return openAt(t, endpoint) })
 		},
@@ -93,6 +95,25 @@ func testALongChain(t *testing.T, endpoint string) {
 			require.Equal(t, names[i], info.Name)
 			require.EqualValues(t, 4, info.Bytes)
 		}
+	}
+}
+
+// testConditions: a store that ignores one of the conditions is not used.
+func testConditions(t *testing.T, endpoint string) {
+	for _, header := range []string{"If-None-Match", "If-Match"} {
+		p := newProxy(t, endpoint)
+		p.set(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			if answer := httptest.NewRecorder(); r.Header.Get(header) == "" {
+				next.ServeHTTP(w, r)
+			} else if next.ServeHTTP(answer, r); answer.Code != http.StatusPreconditionFailed {
+				w.WriteHeader(answer.Code)
+			}
+		})
+		_, err := openAt(t, p.URL).Account(t.Context(), func([]byte, string) ([]byte, error) { return []byte("content"), nil })
+		require.ErrorIs(t, err, ErrUnconditional, header)
+		content, err := openAt(t, endpoint).Account(t.Context(), nil)
+		require.NoError(t, err)
+		require.Empty(t, content)
 	}
 }
 
