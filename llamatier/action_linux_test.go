@@ -14,7 +14,7 @@ func (w *world) hurry() { w.tier.patience.look = time.Millisecond }
 
 // calm makes a Tier patient, for a machine that is slow.
 func (w *world) calm() {
-	w.tier.patience.look, w.tier.patience.saving, w.tier.patience.unknown = time.Minute, time.Minute, time.Minute
+	w.tier.patience.look, w.tier.patience.unknown = time.Minute, time.Minute
 }
 
 // landed waits until no action is held back.
@@ -176,17 +176,17 @@ func TestAnEngineThatNoticesLate(t *testing.T) {
 func TestAnEngineThatGoesOn(t *testing.T) {
 	w := newWorld(t, 2, 1000)
 	w.tier.patience.leave = time.Millisecond
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
 	turn := w.begin(ask(prompt(1, 200)))
 	w.ask(ask(prompt(2, 200)), 5)
 	turn.End(nil)
 	w.engine.slots[turn.Slot()].use.Lock()
-	other, err := w.tier.Begin(ctx, ask(prompt(1, 210)))
+	other, err := w.tier.Begin(t.Context(), ask(prompt(1, 210)))
 	require.NoError(t, err)
 	require.Equal(t, 1-turn.Slot(), other.Slot())
 	other.Drop()
 	w.tier.patience.leave = time.Hour
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
 	w.tier.Flush(ctx)
 	require.NotEmpty(t, w.found(prompt(2, 200)))
 }

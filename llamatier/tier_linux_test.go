@@ -137,6 +137,7 @@ func (w *world) start(slots, context int) *world {
 		w.change(&opt)
 	}
 	w.tier = New(opt)
+	w.tier.patience.saving = time.Minute // a disk may be busy
 	return w
 }
 

@@ -93,7 +93,7 @@ func collectReports(ctx context.Context, root string, log *slog.Logger) {
 		case err != nil:
 			say, level = "kvtier: cannot read the reports, and tries again: "+err.Error(), slog.LevelWarn
 		}
-		if say != said && ctx.Err() == nil {
+		if say != said && (err == nil || ctx.Err() == nil) {
 			log.Log(ctx, level, say, "root", root)
 			said = say
 		}

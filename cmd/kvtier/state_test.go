@@ -54,7 +54,8 @@ func push(ts *testscript.TestScript, root string, source *telemetry.Source) {
 	ts.Defer(stop)
 	until(ts, "a report", func() bool {
 		s, err := collect.Read(ctx, root)
-		return err == nil && slices.ContainsFunc(s.Processes, func(p telemetry.ProcessState) bool { return p.Process == source.Process })
+		prompts := slices.DeleteFunc(s.Prompts, func(p telemetry.StatePrompt) bool { return p.Process != source.Process })
+		return err == nil && len(prompts) >= min(len(source.Report().Prompts), telemetry.PromptsMax) && slices.ContainsFunc(s.Processes, func(p telemetry.ProcessState) bool { return p.Process == source.Process })
 	})
 }
 

@@ -18,11 +18,8 @@ var (
 	ErrRootMode = errors.New("diskstore: root is writable by group or others")
 )
 
-// Errors of a page. None of them is a reason to fail a request: the caller computes the page again.
-var (
-	// ErrNotFound reports a page that no tier has.
-	ErrNotFound = errors.New("diskstore: page not found")
-)
+// ErrNotFound reports a page that no tier has. It is no reason to fail a request: the caller computes the page again.
+var ErrNotFound = errors.New("diskstore: page not found")
 
 // Errors of a tier or of the store as a whole.
 var (

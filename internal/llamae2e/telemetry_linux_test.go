@@ -3,10 +3,8 @@ package llamae2e
 import (
 	"bufio"
 	"fmt"
-	"net"
 	"net/http"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -15,32 +13,30 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/llamatest"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/collect"
 )
 
 // told is the state that the daemons of a directory tell, once they have told of some prompts.
-func told(t *testing.T, root string, prompts float64) telemetry.State {
+func told(t *testing.T, root string, prompts float64) (state telemetry.State) {
 	t.Helper()
-	deadline := time.Now().Add(startMax)
-	for {
-		state, err := collect.Read(t.Context(), root)
-		if err == nil && state.Live && len(state.Models) == 1 && state.Models[0].Totals["ollama_kv_prompts_total"] >= prompts {
-			require.Equal(t, prompts, state.Models[0].Totals["ollama_kv_prompts_total"])
-			return state
-		}
-		require.True(t, time.Now().Before(deadline), "%+v: %v", state.Models, err)
-		runtime.Gosched()
-	}
+	total := func() float64 { return state.Models[0].Totals["ollama_kv_prompts_total"] }
+	require.Eventually(t, func() bool { // now and then: a reader holds locks
+		var err error
+		state, err = collect.Read(t.Context(), root)
+		return err == nil && state.Live && len(state.Models) == 1 && total() >= prompts
+	}, startMax, 10*time.Millisecond, "%+v", &state)
+	require.Equal(t, prompts, total())
+	return state
 }
 
 // TestTelemetry compares the account of the daemon with the answers of llama-server, over the end
 // of the daemon, and reads it on the listener of the daemon that collects.
 func TestTelemetry(t *testing.T) {
-	port, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := llamatest.FreePort()
 	require.NoError(t, err)
-	addr := port.Addr().String()
-	require.NoError(t, port.Close())
+	addr := fmt.Sprintf("127.0.0.1:%d", port)
 
 	o := conversations[0].options(t)
 	o.Root = filepath.Join(t.TempDir(), "pages")

@@ -96,13 +96,20 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// FreePort returns a port that nobody listens on.
+// FreePort returns a port that nobody listens on. Processes with different numbers in KVTIER_TEST_PORTS, which run
+// side by side, get different ones.
 func FreePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
+	number, anyPort := strconv.Atoi(os.Getenv("KVTIER_TEST_PORTS"))
+	for {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return 0, err
+		}
+		port := l.Addr().(*net.TCPAddr).Port
+		if err := l.Close(); err != nil || anyPort != nil || port/2%16 == number%16 {
+			return port, err
+		}
 	}
-	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
 // ready waits until the server answers prompts and our daemon has settled.

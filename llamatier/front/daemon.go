@@ -46,9 +46,7 @@ const (
 	// openTimeout bounds the time for which the store, and reading the model's file, may hold
 	// up the first prompt.
 	openTimeout = 5 * time.Second
-	// noteTimeout bounds the time for which a note of the end may hold up the end.
-	noteTimeout = 100 * time.Millisecond
-	// removeTimeout bounds the time for which files on a disk hold up the end.
+	// removeTimeout bounds the time for which files on a disk, or a note of the end, hold up the end.
 	removeTimeout = time.Second
 	// parentMax is the longest path in which the engine's folder is made, in bytes: systems bound
 	// the name of a socket to about 100.
@@ -327,7 +325,7 @@ func (s *server) flush(ctx context.Context) {
 	if s.disk.within(0) && s.disk.err == nil {
 		d := s.disk.value
 		noted := run(func() error { return d.runs.inOrder(s.command.Model()) })
-		defer noted.within(noteTimeout)
+		defer noted.within(removeTimeout)
 	}
 	if t := s.proxy.Tier(); t != nil {
 		t.Flush(ctx)

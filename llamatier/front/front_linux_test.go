@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/ollama/ollama/fs/ggml"
 	"github.com/stretchr/testify/require"
@@ -160,7 +161,8 @@ func (s *ours) wait() syscall.WaitStatus {
 
 // ready waits until prompts are answered.
 func (s *ours) ready() {
-	for {
+	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
+		require.True(s.t, time.Now().Before(deadline), "prompts are not answered")
 		res, err := http.Get(s.url + "/health")
 		if err == nil {
 			_, _ = io.Copy(io.Discard, res.Body)
@@ -169,7 +171,6 @@ func (s *ours) ready() {
 				return
 			}
 		}
-		runtime.Gosched()
 	}
 }
 

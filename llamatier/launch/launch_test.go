@@ -307,8 +307,8 @@ func TestSplit(t *testing.T) {
 
 // TestUnknownOptions count as ones that change rows, and are named.
 func TestUnknownOptions(t *testing.T) {
-	c := command("-m x --moe-cache-mib -1 --seed 3 -new --rope-scale 2 value", "LLAMA_ARG_NEW=1", "GGML_CUDA_X=1", "LLAMA_ARG_MODEL=y")
-	require.Equal(t, strings.Fields("--moe-cache-mib -1 -new --rope-scale 2 value GGML_CUDA_X=1 LLAMA_ARG_NEW=1"), c.Numerics())
-	require.Equal(t, strings.Fields("--moe-cache-mib -new GGML_CUDA_X LLAMA_ARG_NEW"), c.Unknown())
+	c := command("-m x --of-tomorrow -1 --seed 3 -new --rope-scale 2 value", "LLAMA_ARG_NEW=1", "GGML_CUDA_X=1", "LLAMA_ARG_MODEL=y")
+	require.Equal(t, strings.Fields("--of-tomorrow -1 -new --rope-scale 2 value GGML_CUDA_X=1 LLAMA_ARG_NEW=1"), c.Numerics())
+	require.Equal(t, strings.Fields("--of-tomorrow -new GGML_CUDA_X LLAMA_ARG_NEW"), c.Unknown())
 	require.Empty(t, command(ollama).Unknown())
 }

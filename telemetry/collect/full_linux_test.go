@@ -1,7 +1,7 @@
 package collect
 
 import (
-	"fmt"
+	"crypto/rand"
 	"os"
 	"path/filepath"
 	"testing"
@@ -30,18 +30,18 @@ func TestDiskThatIsFull(t *testing.T) {
 	count()
 	s.awaitTotal(counted)
 	m := &monotonic{t: t, root: root}
-	fillInodes := func() (empty func()) {
-		junk := filepath.Join(image.Dir, "junk")
-		require.NoError(t, os.Mkdir(junk, 0o700))
-		var err error
-		for n := 0; err == nil; n++ {
-			err = os.WriteFile(filepath.Join(junk, fmt.Sprint(n)), nil, 0o600)
+	junk := filepath.Join(image.Dir, "junk")
+	fill := func(sizes []int) { // in bytes
+		require.NoError(t, os.MkdirAll(junk, 0o700))
+		for _, size := range sizes {
+			var err error
+			for err == nil {
+				err = os.WriteFile(filepath.Join(junk, rand.Text()), make([]byte, size), 0o600)
+			}
+			require.ErrorIs(t, err, unix.ENOSPC)
 		}
-		require.ErrorIs(t, err, unix.ENOSPC)
-		return func() { require.NoError(t, os.RemoveAll(junk)) }
 	}
-	fillBlocks := func() (empty func()) { return image.Fill(0) }
-	for cause, fill := range map[telemetry.Obstacle]func() (empty func()){telemetry.ObstacleFull: fillBlocks, telemetry.ObstacleInodes: fillInodes} {
+	for cause, sizes := range map[telemetry.Obstacle][]int{telemetry.ObstacleFull: {1 << 20, 4 << 10}, telemetry.ObstacleInodes: {0}} {
 		ended := s.process(2)
 		ended.count(1)
 		ended.end()
@@ -49,22 +49,32 @@ func TestDiskThatIsFull(t *testing.T) {
 		p.prompt(1000001)
 		counted++
 		s.awaitTotal(counted)
-		require.NotEmpty(t, s.with("1000001"))
-		empty := fill()
-		for range 3 {
-			count()
-			m.read()
+		await(t, "the prompt's words", func() bool { return len(s.with("1000001")) > 0 })
+		var told *telemetry.Unstored
+		for range 100 {
+			fill(sizes)
+			for range 3 {
+				count()
+				m.read()
+			}
+			later := m.read()
+			later.At = later.At.Add(telemetry.SilentAfter)
+			tellSilent(&later, s.dir)
+			require.Len(t, later.Processes, 1)
+			if told = later.Processes[0].Unstored; told != nil {
+				break
+			} // else a report that was being written has given room back
 		}
-		later := m.read()
-		later.At = later.At.Add(telemetry.SilentAfter)
-		tellSilent(&later, s.dir)
-		require.Len(t, later.Processes, 1)
-		require.NotNil(t, later.Processes[0].Unstored)
-		require.Equal(t, cause, later.Processes[0].Unstored.Cause)
+		require.NotNil(t, told)
+		require.Equal(t, cause, told.Cause)
 		require.NoError(t, Forget(t.Context(), root, everyModel))
 		require.Empty(t, s.with("1000001"))
-		empty()
+		require.NoError(t, os.RemoveAll(junk))
 		s.awaitTotal(counted)
+		await(t, "the report behind a removal", func() bool {
+			words, err := os.Stat(p.path(p.name + wordsEnd))
+			return err == nil && words.Size() > 0
+		})
 		require.Empty(t, s.with("1000001"))
 	}
 	stop()

@@ -218,7 +218,7 @@ func (p *pusher) open() (err error) {
 		p.end()
 		p.name, p.former = newName(), p.reported
 	}
-	if p.lock, err = p.lockSoon(p.name+lockEnd, writePatience); err != nil {
+	if p.lock, err = p.lockSoon(p.name+lockEnd, p.patience); err != nil {
 		return err
 	}
 	if err := p.fold(); err != nil { // makes the totals

@@ -1,8 +1,6 @@
 package why
 
-import (
-	"github.com/kvtier/kvtier/telemetry"
-)
+import "github.com/kvtier/kvtier/telemetry"
 
 const (
 	// gramTokens is the number of equal tokens in a row by which text behind a difference is recognized.
