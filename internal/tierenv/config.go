@@ -29,6 +29,9 @@ const (
 	// DefaultLocalBytes is the default of OLLAMA_KV_TIER_LOCAL_GB.
 	DefaultLocalBytes = 20 * env.BytesPerGB
 
+	// DefaultShareBytes bounds the bytes that a team writes to its engine in a day by default.
+	DefaultShareBytes = 200 * env.BytesPerGB
+
 	// readAheadShare divides the available memory: one eighth of it may be filled by reading ahead.
 	readAheadShare = 8
 )
@@ -61,6 +64,9 @@ type Config struct {
 	ReadAheadBytes int64
 	// WriteBytesPerDay is OLLAMA_KV_TIER_WRITE_GB_PER_DAY, default 0: no limit.
 	WriteBytesPerDay int64
+	// ShareBytesPerDay is OLLAMA_KV_TIER_SHARE_GB_PER_DAY: [diskstore.Options.ThroughPerDay]. The default is
+	// DefaultShareBytes for an engine, and 0 for a directory.
+	ShareBytesPerDay int64
 	// Compress is OLLAMA_KV_TIER_COMPRESS.
 	Compress bool
 	// Cold is OLLAMA_KV_TIER_COLD_TYPE: the encodings of pages that move to Remote. The zero value
@@ -271,6 +277,10 @@ func Strict(value func(variable string) string, local string) (c Config, on bool
 			refuse(TieringVariable, "is neither 1 nor 0", "1")
 		}
 	}
+	var share int64
+	if _, engine := shownAddress(value(RemoteVariable)); engine {
+		share = DefaultShareBytes
+	}
 	for _, budget := range []struct {
 		bytes    *int64
 		variable string
@@ -280,6 +290,7 @@ func Strict(value func(variable string) string, local string) (c Config, on bool
 		{&c.RemoteBytes, RemoteGBVariable, 0},
 		{&c.RAMBytes, ramGBVariable, 0},
 		{&c.WriteBytesPerDay, "OLLAMA_KV_TIER_WRITE_GB_PER_DAY", 0},
+		{&c.ShareBytesPerDay, "OLLAMA_KV_TIER_SHARE_GB_PER_DAY", share},
 	} {
 		var ok bool
 		if *budget.bytes, ok = env.ParseGigabytes(value(budget.variable), budget.unset); !ok {

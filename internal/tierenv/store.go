@@ -45,6 +45,7 @@ func (c Config) StoreOptions() diskstore.Options {
 		Remote:         c.RemoteConfig(),
 		RAM:            diskstore.RAMConfig{BudgetBytes: c.RAMBytes},
 		WritePerDay:    c.WriteBytesPerDay,
+		ThroughPerDay:  c.ShareBytesPerDay,
 		ReadAheadBytes: c.ReadAheadBytes,
 		Compress:       c.Compress,
 		Obsolete:       Obsolete,
@@ -251,6 +252,9 @@ func (c Config) fillMoves(r *telemetry.Report, st *diskstore.Stats) {
 		return
 	}
 	move(telemetry.PlaceLocal, telemetry.PlaceRemote, st.Demoted)
+	r.Totals["ollama_kv_shared_pages_total"] = float64(st.ThroughPages)
+	r.Totals["ollama_kv_shared_bytes_total"] = float64(st.ThroughBytes)
+	r.Totals["ollama_kv_share_errors_total"] = float64(st.ThroughFailed)
 	move(telemetry.PlaceRemote, telemetry.PlaceLocal, st.Promoted)
 	move(telemetry.PlaceRemote, telemetry.PlaceNone, st.RemoteEvicted)
 	if c.RAMBytes > 0 {
