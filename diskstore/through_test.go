@@ -20,6 +20,7 @@ type engine struct {
 	*tiertest.Map
 	mu      sync.Mutex
 	created []pagefile.Name
+	opened  int // pages
 	fail    error
 	create  func(context.Context) // runs before an upload; nil for nothing
 }
@@ -42,6 +43,15 @@ func (e *engine) Create(ctx context.Context, name pagefile.Name) (tier.Upload, e
 		create(ctx)
 	}
 	return e.Map.Create(ctx, name)
+}
+
+func (e *engine) Open(ctx context.Context, name pagefile.Name, anew bool) (tier.Blob, error) {
+	if name.Class != pagefile.ClassManifest {
+		e.mu.Lock()
+		e.opened++
+		e.mu.Unlock()
+	}
+	return e.Map.Open(ctx, name, anew)
 }
 
 func (e *engine) fails(err error) {
@@ -167,9 +177,13 @@ func TestAnEngineThatHangsHoldsUpNothing(t *testing.T) {
 // TestRemovedPagesDoNotComeBack: a person removes a page while it is sent, and one that waits.
 func TestRemovedPagesDoNotComeBack(t *testing.T) {
 	e := newEngine()
-	begun, gate := make(chan struct{}, 9), make(chan struct{})
-	e.create = func(context.Context) { begun <- struct{}{}; <-gate }
 	s, o := openNew(t, withEngine(e))
+	putPrompt(t, s, 9, testTokens)
+	require.NoError(t, s.Flush(ctx))
+	begun, gate := make(chan struct{}, 9), make(chan struct{})
+	e.mu.Lock()
+	e.create = func(context.Context) { begun <- struct{}{}; <-gate }
+	e.mu.Unlock()
 	putPrompt(t, s, 1, 3*testTokens)
 	<-begun
 	r, err := OpenRoot(ctx, RootOptions{Local: o.Local, RemoteTier: e, FS: quickFS})
@@ -181,8 +195,10 @@ func TestRemovedPagesDoNotComeBack(t *testing.T) {
 	close(gate)
 	require.NoError(t, s.Flush(ctx))
 	require.Empty(t, listAll(t, s.remote))
-	require.Len(t, e.uploads(), 1)
-	require.Zero(t, s.Stats().ThroughPages)
+	require.Len(t, e.uploads(), 2)
+	st := s.Stats()
+	require.EqualValues(t, 1, st.ThroughPages)
+	require.Zero(t, st.ThroughWaiting+int(st.ThroughFailed))
 }
 
 // TestADamagedPageIsNotWrittenThrough: the copy checks every byte.
@@ -231,7 +247,9 @@ func TestTwoStoresWriteOnce(t *testing.T) {
 	pages := putChain(t, second, prompt(1, 3*testTokens))
 	putChain(t, first, prompt(1, 3*testTokens))
 	require.NoError(t, first.Flush(ctx))
+	opened := e.opened
 	close(gate)
 	require.NoError(t, second.Flush(ctx))
+	require.Equal(t, opened, e.opened, "looked up, not read")
 	require.Equal(t, throughNames(second, pages), e.uploads())
 }
