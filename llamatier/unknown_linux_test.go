@@ -107,6 +107,8 @@ func TestARequestThatNobodyWaitsFor(t *testing.T) {
 
 // spoil makes the rows of a slot those of another model.
 func (s *fakeSlot) spoil() {
+	s.use.Lock() // another request may have begun
+	defer s.use.Unlock()
 	for i := range s.rows {
 		s.rows[i] = row([]int32{int32(-i)})
 	}
@@ -139,14 +141,12 @@ func TestAnUnknownRequestAfterAnAction(t *testing.T) {
 	} {
 		w := newWorld(t, 1, 1000)
 		before(w)
-		stored := len(w.found(prompt(1, 200)))
+		stored, s, came := len(w.found(prompt(1, 200))), w.engine.slots[0], false
 		w.tier.patience.unknown = time.Millisecond
-		s, came := w.engine.slots[0], false
 		w.engine.onLeave("/slots/0?action="+action, func() {
-			end := w.tier.Unknown()
+			defer w.tier.Unknown()(true)
 			s.complete(w.engine, t.Context(), prompt(1, 200), 5)
 			s.spoil()
-			end(true)
 			came = true
 		})
 		w.ask(ask(prompt(1, 200)), 5)

@@ -88,6 +88,31 @@ func TestALongBodyWithoutALength(t *testing.T) {
 	require.True(t, b.TryAcquire(bodiesMax))
 }
 
+// lastByte is a body as a server has it: closed, once an answer to its last byte begins.
+type lastByte struct{ io.Reader }
+
+func (b *lastByte) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if err != nil {
+		err = http.ErrBodyReadAfterClose
+	}
+	return n, err
+}
+
+// TestAnAnswerToTheLastByte of a request is not cut.
+func TestAnAnswerToTheLastByte(t *testing.T) {
+	engine := listen(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	state := State{Listening: func() bool { return true }, Ready: func() bool { return true }}
+	h := New(engine, Ours{}, state, slog.New(slog.DiscardHandler))
+	for _, path := range []string{"/tokenize", "/embedding"} {
+		r := httptest.NewRequest(http.MethodPost, path, &lastByte{strings.NewReader("text")})
+		r.ContentLength = 4
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		require.Equal(t, "text", w.Body.String(), path)
+	}
+}
+
 // TestOurOptionsAreHidden from clients, and those of the people who started the server are not.
 func TestOurOptionsAreHidden(t *testing.T) {
 	props := `{"chat_template":"\"endpoint_metrics\":true` + strings.Repeat("x", propsMax/2) + `","endpoint_slots":true,"endpoint_metrics":true,"n":1}`

@@ -29,8 +29,7 @@ func TestDiskThatIsFull(t *testing.T) {
 	}
 	count()
 	s.awaitTotal(counted)
-	m := &monotonic{t: t, root: root}
-	junk := filepath.Join(image.Dir, "junk")
+	m, junk := &monotonic{t: t, root: root}, filepath.Join(image.Dir, "junk")
 	fill := func(sizes []int) { // in bytes
 		require.NoError(t, os.MkdirAll(junk, 0o700))
 		for _, size := range sizes {

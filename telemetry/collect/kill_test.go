@@ -3,6 +3,7 @@ package collect
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -54,9 +55,9 @@ func child(role string) {
 }
 
 func childFolder(root string) {
-	step, _ := strconv.Atoi(os.Getenv(stepEnv)) // without one, no kill
+	step, noStep := strconv.Atoi(os.Getenv(stepEnv))
 	place, err := newPlace(root)
-	if err != nil {
+	if err := errors.Join(noStep, err); err != nil {
 		panic(err)
 	}
 	steps := 0
