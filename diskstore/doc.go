@@ -59,7 +59,8 @@ read the documentation of package tier.
 
 Pages are in a local tier. With a remote tier (a mounted directory or Options.RemoteTier), pages move down
 when the local tier is over its budget: first those that Options.Obsolete picks, then the least recently used,
-and always a page before the pages that it continues. A page read from the remote tier is copied up again.
+and always a page before the pages that it continues. With Options.ThroughPerDay pages are also copied down
+behind Put, the first ones of a chain first, unless the remote tier has them. A page read from the remote tier is copied up again.
 Several processes may share either root, without a daemon. The directory is the index, and file times are the
 recency. Times alone order files: a page's recency is later than that of every page that continues it.
 
@@ -116,6 +117,9 @@ from memory.
     new one continues; when only such pages are left, Put fails.
   - All processes that open the local tier with a limit of Options.WritePerDay together write at most as
     many bytes to it in a UTC day.
+  - At most 1024 names of pages wait for Options.ThroughPerDay, and one page is copied at a time. What a
+    process leaves, the next one with the fingerprint copies, of the latest 1024 files. A copy whose page
+    has left the local tier meanwhile is removed.
   - Open takes as long with a million pages as with none.
   - Directories have mode 0700 and files 0600. A root that is a symbolic link, belongs to another user, or
     is writable by other users is refused, at Open and as long as the store is open. Links, FIFOs and
@@ -177,6 +181,10 @@ page of any size. A page is stored once in 256 tokens, and no request waits for 
     a lossy file would take as much disk space.
   - While the remote tier does not answer, Found.Mixed may have a lossy page of the local tier that the
     remote one has exact.
+  - Two machines that compute the same pages at the same moment may both send them. The bytes of
+    Options.ThroughPerDay are those recorded: each process may exceed it by 256 MiB. Where one of several
+    processes with a fingerprint is killed, pages that waited there may reach the remote tier only when they
+    leave the local one.
   - A page that cannot be demoted because the remote tier is down is deleted when its space is needed,
     together with the next pages up to 1/64 of the budget.
 */

@@ -155,10 +155,10 @@ func (l levels) reachable(ctx context.Context, at recency.Place) bool {
 	})
 }
 
-// queues returns the queues of background work, the first one and those of collections. A job may
+// queues returns the queues of background work, the first ones and those of collections. A job may
 // submit jobs to the queues after its own, and to none before.
-func (l levels) queues(first *work.Queue) []*work.Queue {
-	queues := []*work.Queue{first}
+func (l levels) queues(first ...*work.Queue) []*work.Queue {
+	queues := slices.Clone(first)
 	for _, lv := range l {
 		queues = append(queues, lv.collecting)
 	}

@@ -87,6 +87,11 @@ type Options struct {
 	// UTC day. 0 means no limit. Pages beyond the limit are not stored.
 	WritePerDay int64
 
+	// ThroughPerDay lets pages be copied to the remote tier soon after they were stored, until all processes
+	// that use that tier have written as many bytes to it in a UTC day, as far as recorded. 0 means that pages
+	// reach the remote tier only when they leave the local one.
+	ThroughPerDay int64
+
 	// Compress stores each section of a new page in the lossless encoding that makes it smallest.
 	// Pages in any encoding can be read with either value.
 	Compress bool
@@ -151,8 +156,8 @@ func (o Options) withDefaults(fingerprint bool) (Options, error) {
 		return o, fmt.Errorf("open store: PageTokens is %d, want 1 to %d: %w", o.PageTokens, pagefile.MaxTokens, ErrOptions)
 	case o.RAM.BudgetBytes < 0 || o.Local.BudgetBytes < 0 || o.Remote.BudgetBytes < 0:
 		return o, fmt.Errorf("open store: a budget is negative: %w", ErrOptions)
-	case o.WritePerDay < 0 || o.ReadAheadBytes < 0 || o.LatestPages < 0:
-		return o, fmt.Errorf("open store: WritePerDay, ReadAheadBytes or LatestPages is negative: %w", ErrOptions)
+	case o.WritePerDay < 0 || o.ThroughPerDay < 0 || o.ReadAheadBytes < 0 || o.LatestPages < 0:
+		return o, fmt.Errorf("open store: WritePerDay, ThroughPerDay, ReadAheadBytes or LatestPages is negative: %w", ErrOptions)
 	case !o.Cold.valid():
 		return o, fmt.Errorf("open store: Cold is %v, want lossy encodings of K and V: %w", o.Cold, ErrOptions)
 	case o.RemoteTimeout < 0 || o.ReadTimeout < 0 || o.Timeout < 0:

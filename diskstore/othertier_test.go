@@ -5,12 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,258 +18,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 )
 
-// mapTier is a tier in a map, as another module could write one.
-type mapTier struct {
-	mu       sync.Mutex
-	files    map[pagefile.Name]mapFile
-	branches map[tier.Branch]bool
-	aside    []mapFile // in quarantine
-	ledger   []byte
-	closed   bool
-}
-
-type mapFile struct {
-	content []byte
-	used    time.Time
-}
-
-func newMapTier() *mapTier {
-	return &mapTier{files: make(map[pagefile.Name]mapFile), branches: make(map[tier.Branch]bool)}
-}
-
-func (f mapFile) info(name pagefile.Name) tier.Info {
-	n := int64(len(f.content))
-	return tier.Info{Name: name, Bytes: n, Physical: n, Used: f.used}
-}
-
-// begin begins an operation, which ends with the unlocking of mu.
-func (t *mapTier) begin(ctx context.Context) error {
-	t.mu.Lock()
-	if t.closed {
-		return tier.ErrClosed
-	}
-	return ctx.Err()
-}
-
-func (t *mapTier) Find(ctx context.Context, names []pagefile.Name, _ bool) ([]tier.Info, error) {
-	infos := make([]tier.Info, len(names))
-	err := t.begin(ctx)
-	defer t.mu.Unlock()
-	if err != nil {
-		return infos, err
-	}
-	for i, name := range names {
-		if f, ok := t.files[name]; ok {
-			infos[i] = f.info(name)
-		}
-	}
-	return infos, nil
-}
-
-func (t *mapTier) Open(ctx context.Context, name pagefile.Name, _ bool) (tier.Blob, error) {
-	err := t.begin(ctx)
-	defer t.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	f, ok := t.files[name]
-	if !ok {
-		return nil, tier.ErrNotFound
-	}
-	return mapBlob{f.info(name), f.content}, nil
-}
-
-func (t *mapTier) Create(ctx context.Context, name pagefile.Name) (tier.Upload, error) {
-	if err := t.check(ctx); err != nil {
-		return nil, err
-	}
-	return &mapUpload{t: t, name: name}, nil
-}
-
-// check is begin for methods that use no files.
-func (t *mapTier) check(ctx context.Context) error {
-	err := t.begin(ctx)
-	t.mu.Unlock()
-	return err
-}
-
-func (t *mapTier) Remove(ctx context.Context, judged tier.Info) (bool, error) {
-	_, ok, err := t.take(ctx, judged)
-	return ok, err
-}
-
-// take removes the judged file and returns it.
-func (t *mapTier) take(ctx context.Context, judged tier.Info) (mapFile, bool, error) {
-	err := t.begin(ctx)
-	defer t.mu.Unlock()
-	if err != nil {
-		return mapFile{}, false, err
-	}
-	f, ok := t.files[judged.Name]
-	if ok && !judged.Used.IsZero() && (!f.used.Equal(judged.Used) || int64(len(f.content)) != judged.Bytes) {
-		return mapFile{}, false, tier.ErrReplaced
-	}
-	delete(t.files, judged.Name)
-	return f, ok, nil
-}
-
-func (t *mapTier) Touch(ctx context.Context, name pagefile.Name, used time.Time) error {
-	err := t.begin(ctx)
-	defer t.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	f, ok := t.files[name]
-	if !ok {
-		return tier.ErrNotFound
-	}
-	f.used = used
-	t.files[name] = f
-	return nil
-}
-
-func (t *mapTier) Quarantine(ctx context.Context, judged tier.Info, _ string) (bool, error) {
-	f, ok, err := t.take(ctx, judged)
-	if errors.Is(err, tier.ErrReplaced) {
-		return false, nil
-	}
-	if ok {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.aside = append(t.aside, f)
-	}
-	return ok, err
-}
-
-// list describes the files that a function picks.
-func (t *mapTier) list(ctx context.Context, pick func(pagefile.Name) bool) (infos []tier.Info, _ error) {
-	err := t.begin(ctx)
-	defer t.mu.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	for name, f := range t.files {
-		if pick(name) {
-			infos = append(infos, f.info(name))
-		}
-	}
-	return infos, nil
-}
-
-func (t *mapTier) AddBranch(ctx context.Context, b tier.Branch, _ bool) error {
-	err := t.begin(ctx)
-	defer t.mu.Unlock()
-	if err == nil {
-		t.branches[b] = true
-	}
-	return err
-}
-
-func (t *mapTier) Branches(ctx context.Context, fingerprint pagefile.Key, prefix []byte) (branches []tier.Branch, _ error) {
-	err := t.begin(ctx)
-	defer t.mu.Unlock()
-	for b := range t.branches {
-		if err == nil && b.Fingerprint == fingerprint && bytes.HasPrefix(b.Prefix[:], prefix) {
-			branches = append(branches, b)
-		}
-	}
-	return branches, err
-}
-
-func (t *mapTier) RemoveBranch(ctx context.Context, b tier.Branch) error {
-	err := t.begin(ctx)
-	defer t.mu.Unlock()
-	if err == nil {
-		delete(t.branches, b)
-	}
-	return err
-}
-
-func (t *mapTier) Survey(ctx context.Context) ([]pagefile.Key, []tier.Shard, error) {
-	infos, err := t.list(ctx, func(pagefile.Name) bool { return true })
-	fingerprints, shards := make(map[pagefile.Key]bool), make(map[tier.Shard]bool)
-	for _, info := range infos {
-		fingerprints[info.Fingerprint] = true
-		if info.Class != pagefile.ClassManifest {
-			shards[tier.ShardOf(info.Name)] = true
-		}
-	}
-	return slices.Collect(maps.Keys(fingerprints)), slices.Collect(maps.Keys(shards)), err
-}
-
-func (t *mapTier) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, error) {
-	return t.list(ctx, func(n pagefile.Name) bool {
-		return n.Class != pagefile.ClassManifest && tier.ShardOf(n) == shard
-	})
-}
-
-func (t *mapTier) Account(ctx context.Context, change func([]byte, string) ([]byte, error)) ([]byte, error) {
-	err := t.begin(ctx)
-	defer t.mu.Unlock()
-	if err != nil || change == nil {
-		return t.ledger, err
-	}
-	content, err := change(t.ledger, "me")
-	if err != nil {
-		return nil, err
-	}
-	t.ledger = content
-	return content, nil
-}
-
-func (t *mapTier) Close() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.closed = true
-	return nil
-}
-
-type mapBlob struct {
-	info    tier.Info
-	content []byte
-}
-
-func (b mapBlob) Info() tier.Info { return b.info }
-func (b mapBlob) Size() int64     { return b.info.Bytes }
-func (b mapBlob) Close()          {}
-
-func (b mapBlob) ReadAt(_ context.Context, p []byte, off int64) error {
-	if off+int64(len(p)) > b.info.Bytes {
-		return io.ErrUnexpectedEOF
-	}
-	copy(p, b.content[off:])
-	return nil
-}
-
-type mapUpload struct {
-	t       *mapTier
-	name    pagefile.Name
-	content bytes.Buffer
-}
-
-func (u *mapUpload) Write(_ context.Context, p []byte) error {
-	u.content.Write(p)
-	return nil
-}
-
-func (u *mapUpload) Written() int64 { return int64(u.content.Len()) }
-
-func (u *mapUpload) Seal(context.Context) error { return nil }
-
-func (u *mapUpload) Commit(_ context.Context, used time.Time) (tier.Committed, error) {
-	u.t.mu.Lock()
-	defer u.t.mu.Unlock()
-	old, replaced := u.t.files[u.name]
-	f := mapFile{bytes.Clone(u.content.Bytes()), used}
-	u.t.files[u.name] = f
-	return tier.Committed{Info: f.info(u.name), Replaced: replaced, Freed: int64(len(old.content))}, nil
-}
-
-func (u *mapUpload) Abort() {}
-
 func TestContractOfATierOfAnotherModule(t *testing.T) {
 	tiertest.Contract(t, func(*testing.T) tier.Tier {
-		return newMapTier()
+		return tiertest.NewMap()
 	})
 }
 
@@ -281,7 +28,7 @@ func TestContractOfATierOfAnotherModule(t *testing.T) {
 // from there in another process.
 func TestTierOfAnotherModule(t *testing.T) {
 	ctx := t.Context()
-	below := newMapTier()
+	below := tiertest.NewMap()
 	layout, err := pagefile.NewLayout([]pagefile.Section{{RowBytes: 4096}}, 4)
 	require.NoError(t, err)
 	fingerprint := pagefile.Key{1}
@@ -305,9 +52,9 @@ func TestTierOfAnotherModule(t *testing.T) {
 	require.NoError(t, first.Flush(ctx))
 	require.Positive(t, first.Stats().Demoted)
 	require.NoError(t, first.Close())
-	require.True(t, below.closed)
+	require.True(t, below.Closed)
 
-	below.closed = false // another process has opened the tier
+	below.Closed = false // another process has opened the tier
 	second := open()
 	defer func() { require.NoError(t, second.Close()) }()
 	found := 0
@@ -326,7 +73,7 @@ func TestTierOfAnotherModule(t *testing.T) {
 }
 
 // brokenTier cannot be listed.
-type brokenTier struct{ *mapTier }
+type brokenTier struct{ *tiertest.Map }
 
 func (brokenTier) Survey(context.Context) ([]pagefile.Key, []tier.Shard, error) {
 	return nil, nil, errors.New("broken")
@@ -344,20 +91,20 @@ func TestOpenClosesATierOfAnotherModule(t *testing.T) {
 		"page tokens":      func(o *diskstore.Options) { o.PageTokens = -1 },
 		"local root":       func(o *diskstore.Options) { o.Local.Root = noRoot },
 	} {
-		below, o := newMapTier(), good
+		below, o := tiertest.NewMap(), good
 		o.RemoteTier = below
 		edit(&o)
 		_, err := diskstore.Open(ctx, o)
 		require.Error(t, err, name)
 		require.Equal(t, o.Local.Root != noRoot, errors.Is(err, diskstore.ErrOptions), name)
-		require.True(t, below.closed, name)
+		require.True(t, below.Closed, name)
 	}
-	unused := newMapTier()
+	unused := tiertest.NewMap()
 	_, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: diskstore.TierConfig{Root: t.TempDir(), BudgetBytes: -1}, RemoteTier: unused})
 	require.ErrorIs(t, err, diskstore.ErrOptions)
-	require.True(t, unused.closed)
+	require.True(t, unused.Closed)
 
-	below, o := newMapTier(), good
+	below, o := tiertest.NewMap(), good
 	o.RemoteTier = brokenTier{below}
 	s, err := diskstore.Open(ctx, o)
 	require.NoError(t, err)
@@ -365,14 +112,14 @@ func TestOpenClosesATierOfAnotherModule(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorContains(t, usage.RemoteErr, "scan diskstore_test.brokenTier: ")
 	require.NoError(t, s.Close())
-	require.True(t, below.closed)
+	require.True(t, below.Closed)
 }
 
 // TestRootOnATierOfAnotherModule: tools count and collect the tier's pages, and leave alone the
 // parts for which they need a directory.
 func TestRootOnATierOfAnotherModule(t *testing.T) {
 	ctx := t.Context()
-	below := newMapTier()
+	below := tiertest.NewMap()
 	r, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: diskstore.TierConfig{Root: t.TempDir()}, RemoteTier: below, Timeout: time.Minute})
 	require.NoError(t, err)
 	usage, err := r.Usage(ctx)
@@ -386,9 +133,9 @@ func TestRootOnATierOfAnotherModule(t *testing.T) {
 	require.NotNil(t, local)
 	require.Nil(t, remote)
 	drops, err := r.DropQuarantined(ctx, func(pagefile.Key) bool { return true }, false)
-	require.ErrorContains(t, err, "quarantine in *diskstore_test.mapTier: ")
+	require.ErrorContains(t, err, "quarantine in *tiertest.Map: ")
 	require.Len(t, drops, 1)
 	require.Equal(t, tier.Local, drops[0].Tier)
 	require.NoError(t, r.Close())
-	require.True(t, below.closed)
+	require.True(t, below.Closed)
 }

@@ -105,6 +105,7 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 	s.counts.wroteBytes.Add(uint64(size))
 	s.ram.keep(s.local, tier.Info{Name: name, Bytes: size, Used: time.Now()}, e.Header, p.Payload, "")
 	s.maker.Grown(ctx)
+	s.through.Add(name)
 	return s.local.linkIn(ctx, e.Header)
 }
 

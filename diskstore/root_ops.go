@@ -249,16 +249,25 @@ func (r *Root) GC(ctx context.Context, opt GCOptions) (GCReport, error) {
 	if r.s.remote != nil {
 		r.s.remote.report(opt, &report.Remote)
 	}
-	// The remote tier first, to make room for pages that move down.
-	if r.s.remote != nil {
+	collectRemote := func() {
+		var err error
+		if r.s.remote == nil {
+			return
+		}
 		if report.Remote.Fingerprints, err = r.s.remote.gcTier(ctx, opt); err != nil {
 			report.RemoteErr = r.remoteError("collect", err)
 		}
 	}
-	if opt.budgetOnly() && report.RemoteErr != nil {
-		return report, nil // pages that should move down would be deleted
+	if opt.budgetOnly() { // first, to make room for pages that move down
+		if collectRemote(); report.RemoteErr != nil {
+			return report, nil // pages that should move down would be deleted
+		}
 	}
-	if report.Local.Fingerprints, err = r.s.local.gcTier(ctx, opt); err != nil {
+	report.Local.Fingerprints, err = r.s.local.gcTier(ctx, opt)
+	if !opt.budgetOnly() { // last: a page on its way down has left one tier or is found in the other
+		collectRemote()
+	}
+	if err != nil {
 		return report, fmt.Errorf("collect %s: %w", r.s.opt.Local.Root, err)
 	}
 	return report, nil

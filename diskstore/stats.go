@@ -63,6 +63,9 @@ type Stats struct {
 	LossyRawBytes uint64 // payload bytes of these pages
 	LossyBytes    uint64 // file bytes of these pages
 
+	ThroughPages, ThroughBytes, ThroughFailed uint64 // pages written through, their file bytes, attempts that failed
+	ThroughWaiting                            int    // pages that wait for it
+
 	AheadPages uint64 // pages and tails that ReadAhead read
 	AheadBytes uint64 // bytes of these pages in memory
 	AheadUsed  uint64 // of these pages, those that a Read then returned from memory
@@ -125,6 +128,9 @@ func (s *Store) Stats() Stats {
 		st.RemoteWritten = s.remote.book.State().Today
 		of := &s.remote.counts
 		st.RemoteHits, st.RemoteEvicted, st.RemoteQuarantined = of.hits.Load(), of.evicted.Load(), of.quarantined.Load()
+	}
+	if t := s.through; t != nil {
+		st.ThroughPages, st.ThroughBytes, st.ThroughFailed, st.ThroughWaiting = t.Sent.Load(), t.SentBytes.Load(), t.Failed.Load(), t.Waiting()
 	}
 	st.Evicted = st.LocalEvicted + st.RemoteEvicted
 	return st

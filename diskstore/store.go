@@ -41,7 +41,9 @@ type Store struct {
 	pages     *names.Pages // of this store
 	manifests *manifests   // of these
 
-	promoting *work.Queue // promotions and touches of remote pages
+	promoting    *work.Queue   // promotions and touches of remote pages
+	through      *move.Through // nil unless pages are written through
+	throughQueue *work.Queue
 
 	counts  counters
 	chains  *recency.Chains
@@ -54,7 +56,7 @@ type Store struct {
 	life *work.Life
 }
 
-// Flush waits for collections, demotions and promotions that earlier calls caused, records Hits, and returns
+// Flush waits for collections, demotions, promotions and pages written through that earlier calls caused, records Hits, and returns
 // unused claims to the budgets. After Flush the process may be killed without a loss: no other process has to
 // correct the ledger. Flush returns ctx's error when ctx ends first.
 func (s *Store) Flush(ctx context.Context) error {
@@ -63,7 +65,7 @@ func (s *Store) Flush(ctx context.Context) error {
 		return err
 	}
 	defer leave()
-	for _, q := range s.tiers.queues(s.promoting) {
+	for _, q := range s.tiers.queues(s.promoting, s.throughQueue) {
 		if err := q.Wait(ctx); err != nil {
 			return err
 		}
@@ -107,6 +109,9 @@ func (s *Store) Close() error {
 		lv.hitClock.Stop()
 		lv.tombstoneClock.Stop()
 	}
+	if s.through != nil {
+		s.through.Clock.Stop()
+	}
 	forgotten := make(chan struct{})
 	go func() { // which waits for a look at the files of pages in memory, on a disk that may hang
 		defer close(forgotten)
@@ -114,7 +119,7 @@ func (s *Store) Close() error {
 	}()
 	steady.Ended(forgotten, time.Until(deadline))
 	var err error
-	for _, q := range s.tiers.queues(s.promoting) {
+	for _, q := range s.tiers.queues(s.promoting, s.throughQueue) {
 		err = errors.Join(err, q.Close(time.Until(deadline)))
 	}
 	err = errors.Join(err, s.leave(max(time.Until(deadline), guard.CloseIn)))
@@ -147,6 +152,9 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("open store, remote tier %s: %w", s.remote.where, err), s.Close())
 	}
 	s.maker.Tidy()
+	if s.through != nil {
+		s.through.Resume(s.local.counting...)
+	}
 	return s, nil
 }
 
@@ -170,7 +178,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 	}
 	s := &Store{
 		opt: opt, pages: names.Of(opt.Fingerprint, opt.Cold.on()), log: opt.Logger.With("component", "diskstore"), codec: c, now: time.Now,
-		life: work.NewLife(), promoting: work.NewQueue(),
+		life: work.NewLife(), promoting: work.NewQueue(), throughQueue: work.NewQueue(),
 	}
 	s.manifests = &manifests{pages: s.pages, pageTokens: opt.PageTokens, identity: opt.Identity, origin: opt.Origin}
 	s.health.log = s.log.With("tier", tier.Local, "root", opt.Local.Root)
@@ -204,7 +212,8 @@ func newStore(opt Options, create bool) (*Store, error) {
 func (s *Store) openLevels() {
 	s.local = &level{name: tier.Local, config: s.opt.Local, tier: s.disk, root: s.disk}
 	s.openLevel(s.local, s.opt.WritePerDay, counted.Options{
-		Aside: s.disk,
+		ThroughPages: move.ThroughMost * int(min(1, s.opt.ThroughPerDay)),
+		Aside:        s.disk,
 		// Only now: a removal that takes the manifest looks for pages after that.
 		Visible: func(ctx context.Context, name pagefile.Name) { _ = s.manifests.describe(ctx, s.disk, name.Fingerprint) },
 	})
@@ -269,6 +278,9 @@ func (s *Store) openRoom() {
 	})
 	if s.mover != nil {
 		s.mover.Above = s.maker
+		if s.opt.ThroughPerDay > 0 {
+			s.through = &move.Through{Mover: s.mover, Queue: s.throughQueue, Traffic: &s.traffic, PerDay: s.opt.ThroughPerDay}
+		}
 	}
 }
 

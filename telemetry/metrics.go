@@ -75,6 +75,9 @@ var Metrics = []Metric{
 
 	{"ollama_kv_store_errors_total", Counter, "Operations that failed, by operation: put, or tier for anything on a tier.", []string{"operation"}, nil},
 	{"ollama_kv_damaged_pages_total", Counter, "Files that failed their check.", nil, nil},
+	{"ollama_kv_shared_pages_total", Counter, "Pages that were copied to the remote tier soon after they were stored.", nil, nil},
+	{"ollama_kv_shared_bytes_total", Counter, "Bytes of these pages.", nil, nil},
+	{"ollama_kv_share_errors_total", Counter, "Attempts to copy such a page that failed.", nil, nil},
 	{"ollama_kv_write_capped_pages_total", Counter, "Pages that were not stored because of the limit of a day.", nil, nil},
 
 	{"ollama_kv_tier_pages", Gauge, "Full pages in a tier.", []string{"tier"}, nil},

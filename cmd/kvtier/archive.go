@@ -16,6 +16,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/remote"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
@@ -165,14 +166,18 @@ func load(ctx context.Context, path string, out *output, at *storage, models *mo
 	if err != nil {
 		return fmt.Errorf("import: %w", err)
 	}
-	local, remote := at.tiers()
+	local, below := at.tiers()
 	open := func(m tier.Manifest) (inspect.PageStore, error) {
 		fingerprint := tierenv.Fingerprint(m.Identity)
 		if fingerprint.String() != m.Fingerprint { // its pages would be listed and removed as another model's
 			return nil, fmt.Errorf("its manifest has fingerprint %q, which is not that of its identity: %w", short(m.Fingerprint), inspect.ErrArchive)
 		}
+		engine, err := remote.Open(ctx, at.config, at.log)
+		if err != nil {
+			return nil, err
+		}
 		return diskstore.Open(ctx, diskstore.Options{
-			Fingerprint: fingerprint, Identity: m.Identity, PageTokens: m.PageTokens, Local: local, Remote: remote,
+			Fingerprint: fingerprint, Identity: m.Identity, PageTokens: m.PageTokens, Local: local, Remote: below, RemoteTier: engine,
 			WritePerDay: at.config.WriteBytesPerDay, Compress: at.config.Compress, Timeout: at.timeout, Logger: at.log,
 		})
 	}

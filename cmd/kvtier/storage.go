@@ -27,6 +27,7 @@ import (
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/modelnames"
+	"github.com/kvtier/kvtier/internal/remote"
 	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier/install"
@@ -233,8 +234,9 @@ func (at *storage) budget(name string) int64 {
 }
 
 func (at *storage) tiers() (local, remote diskstore.TierConfig) {
-	return diskstore.TierConfig{Root: at.config.Local, BudgetBytes: at.budget(tier.Local)},
-		diskstore.TierConfig{Root: at.config.Remote, BudgetBytes: at.budget(tier.Remote)}
+	remote = at.config.RemoteConfig()
+	remote.BudgetBytes = at.budget(tier.Remote)
+	return diskstore.TierConfig{Root: at.config.Local, BudgetBytes: at.budget(tier.Local)}, remote
 }
 
 func (at *storage) places() string {
@@ -275,8 +277,12 @@ func (at *storage) usage(ctx context.Context) (usage diskstore.RootUsage, err er
 }
 
 func (at *storage) open(ctx context.Context) (*roots, error) {
-	local, remote := at.tiers()
-	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: local, Remote: remote, Obsolete: tierenv.Obsolete, Timeout: at.timeout, Logger: at.log})
+	local, below := at.tiers()
+	engine, err := remote.Open(ctx, at.config, at.log)
+	if err != nil {
+		return nil, err
+	}
+	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: local, Remote: below, RemoteTier: engine, Obsolete: tierenv.Obsolete, Timeout: at.timeout, Logger: at.log})
 	switch {
 	case err == nil:
 		r := &roots{root, inspect.Roots{Log: at.log}}

@@ -2,39 +2,17 @@
 Package tier is the contract of a place that holds pages: a Tier.
 
 The store uses a tier through Tier, and through Disk what only a filesystem has. Package dir keeps a tier
-in a directory; package guard bounds the time of any tier's operations. Neither package imports the other.
+in a directory; package guard bounds the time of any tier's operations, and package sealed encrypts files and
+names for one that others operate. None of these packages imports another.
 
 # A tier of your own
 
-Put it in a folder beside dir, such as diskstore/tier/s3. Implement the 13 methods of Tier, and the types
-Upload and Blob, and run the cases of package tiertest on it: diskstore's othertier_test.go does so with a
-tier in a map. diskstore.Open takes the tier from Options.RemoteTier and puts package guard around it. A
-tier in an object store such as S3 would be one type with a client and a bucket:
-
-	Find                  LIST of each name's prefix, all at the same time
-	Open                  the same; Blob.ReadAt is a ranged GET
-	Create                nothing: an Upload keeps what Write gives it, 1 MiB or less each time
-	Touch                 the recency, in the name of an empty object beside the page
-	Remove, Quarantine    compare, then DELETE; COPY and DELETE
-	Survey, ListShard     LIST of a prefix
-	AddBranch, Branches,
-	RemoveBranch          empty objects whose names say all; PUT, LIST of a prefix, DELETE
-	Account               GET, and PUT with If-Match until no other was faster
-	Close                 the client's connections
-
-	Upload.Write          a part of a multipart upload whenever 5 MiB are there
-	Upload.Seal           the last part, and a check of the length
-	Upload.Commit         end the upload with If-None-Match; where another was first, with If-Match;
-	                      then the recency. A page without one was not used yet
-	Upload.Abort          drop the upload
-
-No variable turns such a tier on yet. Let Config.Remote of package internal/tierenv hold its address, such
-as s3://bucket/pages: all that shows tiers asks whether it is "". Config.StoreOptions makes a directory
-of it, Remote.Root: set RemoteTier instead. Do the same where roots are opened for Forget (kvcache/tiering)
-and for the command (cmd/kvtier/storage.go), and let Config.OpenRates name the tier. Set
-Options.RemoteTimeout if a LIST may take longer than 250 ms. A Root counts and collects the pages: kvtier
-ls, stat, gc and rm, which then cannot empty the tier's quarantine and say so. Package inspect sees
-directories alone, and with it kvtier check, repair and export.
+Package s3 keeps a tier in an object store, package valkey in Valkey or Redis; package sealed encrypts what one of
+them has. internal/remote opens the one that a variable names. Put another in a folder beside them. Implement the 13
+methods of Tier, and the types Upload and Blob, and run the cases of package tiertest on it. diskstore.Open takes
+the tier from Options.RemoteTier and puts package guard around it. Set Options.RemoteTimeout if a look-up may take
+longer than 250 ms. A Root counts and collects the pages: kvtier ls, stat, gc and rm, which then cannot empty the
+tier's quarantine and say so. Package inspect sees directories alone, and with it kvtier check, repair and export.
 
 # The judged file
 

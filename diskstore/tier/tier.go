@@ -73,7 +73,8 @@ type Tier interface {
 	// Find describes the files of names, in the order of names; the Info of a name without a file
 	// is zero. A directory, a link or another entry that is not a regular file is no file. With
 	// leading the caller needs the files before the first missing one: Find may leave out those
-	// after it. With an error, Find returns the files found before the error.
+	// after it, and may take a file for granted that is between two others: only Open then tells that it is
+	// missing, and its Info is a guess. With an error, Find returns the files found before the error.
 	Find(ctx context.Context, names []pagefile.Name, leading bool) ([]Info, error)
 
 	// Open opens a file for reading, with anew past this machine's cached copy of the file, as far as that is
@@ -170,6 +171,20 @@ type Upload interface {
 
 	// Abort discards the written data. After Commit, Abort does nothing.
 	Abort()
+}
+
+// ManyFinder is a Tier whose Find takes no longer for many names than for a few: that of an engine, which is asked
+// for all of them at the same time.
+type ManyFinder interface {
+	FindAtOnce() int // the names of one call, at most
+}
+
+// FindAtOnce is the number of names to look up in one call.
+func FindAtOnce(t Tier) int {
+	if many, ok := t.(ManyFinder); ok {
+		return many.FindAtOnce()
+	}
+	return 16
 }
 
 // Finder is the part of a Tier that looks files up.

@@ -160,6 +160,7 @@ var parts = []struct {
 	{"paged", true, measurePaged},
 	{"elastic", true, measureElastic},
 	{"store", false, measureStore},
+	{"team", false, measureTeam},
 }
 
 // names lists the parts.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
+	"github.com/kvtier/kvtier/internal/bench/team"
 )
 
 // schema changes when the meaning of a field changes.
@@ -34,6 +35,7 @@ type Report struct {
 	Paged    *Paged          `json:"paged,omitempty"`
 	Elastic  *Elastic        `json:"elastic,omitempty"`
 	Store    *Store          `json:"store,omitempty"`
+	Team     *team.Report    `json:"team,omitempty"`
 }
 
 // Versions are those of the compared programs.

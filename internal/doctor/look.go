@@ -215,7 +215,7 @@ func (s *scene) storesOf() []store {
 			at = len(all)
 			st := store{settings: set}
 			for _, p := range []*place{{tier: telemetry.PlaceLocal, path: set.Local}, {tier: telemetry.PlaceRemote, path: set.Remote}} {
-				if p.path != "" {
+				if p.path != "" && (p.tier == telemetry.PlaceLocal || set.Address == "") { // an engine has no directory
 					st.places = append(st.places, p)
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -28,6 +29,9 @@ const (
 	// DefaultLocalBytes is the default of OLLAMA_KV_TIER_LOCAL_GB.
 	DefaultLocalBytes = 20 * env.BytesPerGB
 
+	// DefaultShareBytes bounds the bytes that a team writes to its engine in a day by default.
+	DefaultShareBytes = 200 * env.BytesPerGB
+
 	// readAheadShare divides the available memory: one eighth of it may be filled by reading ahead.
 	readAheadShare = 8
 )
@@ -39,8 +43,13 @@ type Config struct {
 	Local string
 	// LocalBytes is OLLAMA_KV_TIER_LOCAL_GB, default 20 GB. Zero means all but 5 % of the filesystem.
 	LocalBytes int64
-	// Remote is OLLAMA_KV_TIER_REMOTE: any mounted directory, or empty for none.
+	// Remote is OLLAMA_KV_TIER_REMOTE: any mounted directory, or empty for none. Of an address it is what may be
+	// shown, without password and parameters.
 	Remote string
+	// Address is OLLAMA_KV_TIER_REMOTE where that is the address of an engine, else empty. It may have a password.
+	Address string
+	// KeyFile is OLLAMA_KV_TIER_KEY_FILE: the keys of a team, with which what is in an engine is sealed.
+	KeyFile string
 	// RemoteBytes is OLLAMA_KV_TIER_REMOTE_GB, default 0: all but 5 % of the filesystem.
 	RemoteBytes int64
 	// RAMBytes is OLLAMA_KV_TIER_RAM_GB, default 0: the memory that all runners of a server
@@ -55,6 +64,9 @@ type Config struct {
 	ReadAheadBytes int64
 	// WriteBytesPerDay is OLLAMA_KV_TIER_WRITE_GB_PER_DAY, default 0: no limit.
 	WriteBytesPerDay int64
+	// ShareBytesPerDay is OLLAMA_KV_TIER_SHARE_GB_PER_DAY: [diskstore.Options.ThroughPerDay]. The default is
+	// DefaultShareBytes for an engine, and 0 for a directory.
+	ShareBytesPerDay int64
 	// Compress is OLLAMA_KV_TIER_COMPRESS.
 	Compress bool
 	// Cold is OLLAMA_KV_TIER_COLD_TYPE: the encodings of pages that move to Remote. The zero value
@@ -210,6 +222,7 @@ const (
 	LocalGBVariable  = "OLLAMA_KV_TIER_LOCAL_GB"
 	RemoteVariable   = "OLLAMA_KV_TIER_REMOTE"
 	RemoteGBVariable = "OLLAMA_KV_TIER_REMOTE_GB"
+	KeyFileVariable  = "OLLAMA_KV_TIER_KEY_FILE"
 	ramGBVariable    = "OLLAMA_KV_TIER_RAM_GB"
 	SplitVariable    = "OLLAMA_KV_TIER_SPLIT" // the shares of tiers
 	InstanceVariable = "OLLAMA_KV_INSTANCE_ID"
@@ -230,6 +243,23 @@ const InstancesDir = "instances"
 // instanceID matches names that are one element of a path on every system.
 var instanceID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
+// address matches the addresses of engines.
+var address = regexp.MustCompile(`^(?:s3|valkeys?|rediss?|unix)://`)
+
+// shownAddress returns what may be shown of the address of an engine; ok is false for a directory.
+func shownAddress(value string) (shown string, ok bool) {
+	scheme := address.FindString(value)
+	if scheme == "" {
+		return "", false
+	}
+	u, err := url.Parse(value)
+	if err != nil {
+		return scheme + "…", true // the password may be anywhere
+	}
+	u.User, u.RawQuery, u.Fragment = nil, "", ""
+	return u.String(), true
+}
+
 // Strict reads the variables of which a value that cannot be read keeps tiering off, of this
 // process or another one, and reports whether they turn it on. local is the directory of pages
 // where no variable names one.
@@ -247,6 +277,10 @@ func Strict(value func(variable string) string, local string) (c Config, on bool
 			refuse(TieringVariable, "is neither 1 nor 0", "1")
 		}
 	}
+	var share int64
+	if _, engine := shownAddress(value(RemoteVariable)); engine {
+		share = DefaultShareBytes
+	}
 	for _, budget := range []struct {
 		bytes    *int64
 		variable string
@@ -256,6 +290,7 @@ func Strict(value func(variable string) string, local string) (c Config, on bool
 		{&c.RemoteBytes, RemoteGBVariable, 0},
 		{&c.RAMBytes, ramGBVariable, 0},
 		{&c.WriteBytesPerDay, "OLLAMA_KV_TIER_WRITE_GB_PER_DAY", 0},
+		{&c.ShareBytesPerDay, "OLLAMA_KV_TIER_SHARE_GB_PER_DAY", share},
 	} {
 		var ok bool
 		if *budget.bytes, ok = env.ParseGigabytes(value(budget.variable), budget.unset); !ok {
@@ -270,8 +305,12 @@ func Strict(value func(variable string) string, local string) (c Config, on bool
 			c.Split.RAMSet, c.Split.LocalSet = value(ramGBVariable) != "", value(LocalGBVariable) != ""
 		}
 	}
-	c.Local, c.Remote = cmp.Or(value(LocalVariable), local), value(RemoteVariable)
-	for _, variable := range []string{LocalVariable, RemoteVariable} {
+	c.Local, c.Remote, c.KeyFile = cmp.Or(value(LocalVariable), local), value(RemoteVariable), value(KeyFileVariable)
+	paths := []string{LocalVariable, RemoteVariable, KeyFileVariable}
+	if shown, ok := shownAddress(c.Remote); ok {
+		c.Remote, c.Address, paths[1] = shown, c.Remote, KeyFileVariable
+	}
+	for _, variable := range paths {
 		if path := value(variable); path != "" && !filepath.IsAbs(path) {
 			refuse(variable, "is not an absolute path", "/var/lib/ollama-kv")
 		}

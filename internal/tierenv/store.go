@@ -29,14 +29,23 @@ import (
 	"github.com/kvtier/kvtier/telemetry/unstored"
 )
 
-// StoreOptions are the options of a store with these settings, for any model.
+// RemoteConfig is the remote tier, whose root is "" for an engine.
+func (c Config) RemoteConfig() diskstore.TierConfig {
+	if c.Address != "" {
+		return diskstore.TierConfig{BudgetBytes: c.RemoteBytes}
+	}
+	return diskstore.TierConfig{Root: c.Remote, BudgetBytes: c.RemoteBytes}
+}
+
+// StoreOptions are the options of a store with these settings, for any model. An engine's tier is the caller's to open.
 func (c Config) StoreOptions() diskstore.Options {
 	return diskstore.Options{
 		PageTokens:     c.PageTokens,
 		Local:          diskstore.TierConfig{Root: c.Local, BudgetBytes: c.LocalBytes},
-		Remote:         diskstore.TierConfig{Root: c.Remote, BudgetBytes: c.RemoteBytes},
+		Remote:         c.RemoteConfig(),
 		RAM:            diskstore.RAMConfig{BudgetBytes: c.RAMBytes},
 		WritePerDay:    c.WriteBytesPerDay,
+		ThroughPerDay:  c.ShareBytesPerDay,
 		ReadAheadBytes: c.ReadAheadBytes,
 		Compress:       c.Compress,
 		Obsolete:       Obsolete,
@@ -243,6 +252,9 @@ func (c Config) fillMoves(r *telemetry.Report, st *diskstore.Stats) {
 		return
 	}
 	move(telemetry.PlaceLocal, telemetry.PlaceRemote, st.Demoted)
+	r.Totals["ollama_kv_shared_pages_total"] = float64(st.ThroughPages)
+	r.Totals["ollama_kv_shared_bytes_total"] = float64(st.ThroughBytes)
+	r.Totals["ollama_kv_share_errors_total"] = float64(st.ThroughFailed)
 	move(telemetry.PlaceRemote, telemetry.PlaceLocal, st.Promoted)
 	move(telemetry.PlaceRemote, telemetry.PlaceNone, st.RemoteEvicted)
 	if c.RAMBytes > 0 {
@@ -254,9 +266,9 @@ func (c Config) fillMoves(r *telemetry.Report, st *diskstore.Stats) {
 // tokens that fit uncompressed, where a token's number of bytes is known.
 func (c Config) Allocation(tokenBytes int64) []any {
 	var attrs []any
-	tier := func(name string, bytes int64) {
+	tier := func(name string, bytes int64, all string) {
 		if bytes == 0 {
-			attrs = append(attrs, name+"_budget", "all but 5% of the disk")
+			attrs = append(attrs, name+"_budget", all)
 			return
 		}
 		attrs = append(attrs, name+"_budget", format.HumanBytes(bytes))
@@ -264,14 +276,18 @@ func (c Config) Allocation(tokenBytes int64) []any {
 			attrs = append(attrs, name+"_tokens", bytes/tokenBytes)
 		}
 	}
+	const disk = "all but 5% of the disk"
 	attrs = append(attrs, "local", c.Local)
-	tier("local", c.LocalBytes)
+	tier("local", c.LocalBytes, disk)
 	if c.RAMBytes > 0 {
-		tier("ram", c.RAMBytes)
+		tier("ram", c.RAMBytes, "")
 	}
-	if c.Remote != "" {
+	if c.Address != "" {
 		attrs = append(attrs, "remote", c.Remote)
-		tier("remote", c.RemoteBytes)
+		tier("remote", c.RemoteBytes, "no limit but the engine's own")
+	} else if c.Remote != "" {
+		attrs = append(attrs, "remote", c.Remote)
+		tier("remote", c.RemoteBytes, disk)
 	}
 	return attrs
 }

@@ -160,7 +160,7 @@ func (f *forgetting) collect(ctx context.Context, digests []string, log *slog.Lo
 	}
 	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{
 		Local:  diskstore.TierConfig{Root: c.Local, BudgetBytes: c.LocalBytes},
-		Remote: diskstore.TierConfig{Root: c.Remote, BudgetBytes: c.RemoteBytes},
+		Remote: c.RemoteConfig(),
 		Logger: log,
 	})
 	if err != nil {

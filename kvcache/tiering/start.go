@@ -148,6 +148,10 @@ func settle(m *Model, rows []kvcache.Rows, log *slog.Logger) (tierenv.Config, ar
 	if err != nil {
 		return config, architecture{}, refusal{telemetry.ObstacleSetting, err}
 	}
+	if config.Address != "" {
+		log.Warn("kv tier: the patched Ollama uses no remote tier but a directory, pages stay local", "remote", config.Remote)
+		config.Remote, config.Address = "", ""
+	}
 	arch, known := architectures[m.Architecture]
 	if m.Unsupported == "" && !known {
 		m.Unsupported = "it may keep state outside its cache"

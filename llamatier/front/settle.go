@@ -15,6 +15,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/internal/digests"
+	"github.com/kvtier/kvtier/internal/remote"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamastate"
 	"github.com/kvtier/kvtier/llamatier"
@@ -162,6 +163,9 @@ func (s *server) open(seen *engineLook) error {
 	options := config.StoreOptions()
 	options.Fingerprint, options.Identity, options.Logger, options.Trouble = key, keys, s.log, tierenv.Trouble(s.watch)
 	options.Cold, options.Origin = config.ColdFor(notCold(seen.shape), s.log), tierenv.Origin(s.command.Model())
+	if options.RemoteTier, err = remote.Open(context.Background(), config, s.log); err != nil {
+		return err
+	}
 	store, err := diskstore.Open(context.Background(), options)
 	if err != nil {
 		return err

@@ -13,21 +13,23 @@ import (
 // First keeps the result of the first count of a tier, which Open begins, so that other
 // work at the load of a model needs no listing of its own.
 type First struct {
-	mu     sync.Mutex
-	found  *Tally      // nil until the first count has ended
-	recent []tier.Info // files to read ahead, most recent first; nil once taken
-	latest []tier.Info // the latest full pages, most recent first; nil once taken
-	done   chan struct{}
+	mu      sync.Mutex
+	found   *Tally      // nil until the first count has ended
+	recent  []tier.Info // files to read ahead, most recent first; nil once taken
+	latest  []tier.Info // the latest full pages, most recent first; nil once taken
+	through []tier.Info // files that may have to be written through, most recent first; nil once taken
+	done    chan struct{}
 }
 
 // wanted collects the files of a first count that other work needs. A nil wanted collects nothing.
-type wanted struct{ recent, latest *recency.Recents }
+type wanted struct{ recent, latest, through *recency.Recents }
 
 func (w *wanted) add(info tier.Info) {
 	if w == nil {
 		return
 	}
 	w.recent.Add(info)
+	w.through.Add(info)
 	if info.Class == pagefile.ClassPage {
 		w.latest.Add(info)
 	}
@@ -49,6 +51,9 @@ func (f *First) begin(opt Options) *wanted {
 	if opt.LatestPages > 0 {
 		w.latest = recency.Latest(opt.Pages.Exact, opt.LatestPages)
 	}
+	if opt.ThroughPages > 0 {
+		w.through = recency.Latest(opt.Pages.Exact, opt.ThroughPages)
+	}
 	return w
 }
 
@@ -59,7 +64,7 @@ func (f *First) end(found *Tally, w *wanted) {
 	if f.found != nil {
 		return
 	}
-	f.found, f.recent, f.latest = found, w.recent.Order(), w.latest.Order()
+	f.found, f.recent, f.latest, f.through = found, w.recent.Order(), w.latest.Order(), w.through.Order()
 	close(f.done)
 }
 
@@ -82,6 +87,9 @@ func (f *First) TakeRecent() []tier.Info { return f.take(&f.recent) }
 
 // TakeLatest returns the latest full pages, once.
 func (f *First) TakeLatest() []tier.Info { return f.take(&f.latest) }
+
+// TakeThrough returns the files that may have to be written through, once.
+func (f *First) TakeThrough() []tier.Info { return f.take(&f.through) }
 
 func (f *First) take(files *[]tier.Info) []tier.Info {
 	f.mu.Lock()

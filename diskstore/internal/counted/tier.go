@@ -32,6 +32,7 @@ type Options struct {
 	// recently used ones of at most some bytes, and some of the latest exact full pages.
 	ReadAheadBytes int64
 	LatestPages    int
+	ThroughPages   int // the latest files of Pages.Exact that the first count keeps to be written through
 	Pages          *names.Pages
 
 	// Appeared is told of each file that appears, at this moment. Visible is told after that,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -69,6 +70,37 @@ type Mover struct {
 	making  atomic.Bool  // the remote tier makes room
 	refused room.Moment  // the last time that the remote tier refused a page
 	backoff room.Backoff // deleting pages for space on the remote filesystem
+
+	mu     sync.Mutex
+	moving map[pagefile.Name]chan struct{} // closed at the end of the move: of one page down, and of one through
+}
+
+// alone waits until no other goroutine moves a page, so that the page is sent once.
+func (b *Mover) alone(ctx context.Context, name pagefile.Name) (leave func(), err error) {
+	for {
+		b.mu.Lock()
+		other := b.moving[name]
+		if other == nil {
+			if b.moving == nil {
+				b.moving = make(map[pagefile.Name]chan struct{})
+			}
+			mine := make(chan struct{})
+			b.moving[name] = mine
+			b.mu.Unlock()
+			return func() {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				delete(b.moving, name)
+				close(mine)
+			}, nil
+		}
+		b.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 // Refuses is that of room.Below.
@@ -303,6 +335,11 @@ func (b *Mover) goodCopy(ctx context.Context, name pagefile.Name) (theirs *pagef
 // Move demotes a page, and first makes room below if necessary. lossy reports that the page is exact, and
 // lossy in the remote tier. Move returns tier.ErrNoSpace when the remote tier holds no page used earlier.
 func (b *Mover) Move(ctx context.Context, info tier.Info) (lossy bool, err error) {
+	leave, err := b.alone(ctx, info.Name)
+	if err != nil {
+		return false, err
+	}
+	defer leave()
 	d, err := b.descend(ctx, info)
 	if err != nil {
 		return false, err

@@ -167,6 +167,29 @@ func TestFileWithoutDescriptionIsClosed(t *testing.T) {
 	<-closed
 }
 
+// damaged is a file whose bytes do not prove right.
+type damaged struct{ tier.Blob }
+
+func (damaged) ReadAt(context.Context, []byte, int64) error { return pagefile.Damaged("test") }
+
+// TestADamagedFileIsAnAnswer: a tier that checks its files itself, as package sealed does, is not down where
+// many of them are damaged.
+func TestADamagedFileIsAnAnswer(t *testing.T) {
+	tr, below := guardOdd(t, slog.New(slog.DiscardHandler), func() { t.Error("failed") })
+	tiertest.Upload(t, below.Disk, tiertest.Page(1), []byte("page"), time.Now())
+	below.open = func(name pagefile.Name) (tier.Blob, error) {
+		blob, err := below.Disk.Open(ctx, name, false)
+		return damaged{blob}, err
+	}
+	for range 2 * breakerThreshold {
+		blob, err := tr.Open(ctx, tiertest.Page(1), false)
+		require.NoError(t, err)
+		require.ErrorIs(t, blob.ReadAt(ctx, make([]byte, 4), 0), pagefile.ErrDamaged)
+		blob.Close()
+	}
+	require.False(t, tr.Breaker.Down())
+}
+
 // TestRefusedChangeIsNoFailure: an error of the function given to Account is the caller's
 // error and not the tier's.
 func TestRefusedChangeIsNoFailure(t *testing.T) {

@@ -10,21 +10,19 @@ import (
 )
 
 const (
-	// findBatch is the number of names looked up in one operation: the results up to the last whole
-	// batch survive a timeout.
-	findBatch = 16
-
 	// findAtOnce is the number of batches looked up at the same time. A worker is left to other look-ups.
 	findAtOnce = lookupWorkers - 1
 )
 
-// Find looks up one batch of names first, and then more at the same time. The time limit holds for
+// Find looks up one batch of names first, and then more at the same time: the results up to the last whole batch
+// survive a timeout. The time limit holds for
 // each round: a look-up of many names may take longer.
 func (t *Tier) Find(ctx context.Context, names []pagefile.Name, leading bool) ([]tier.Info, error) {
 	infos := make([]tier.Info, len(names))
+	size := tier.FindAtOnce(t.Inner)
 	for at, batches := 0, 1; at < len(names); batches = min(2*batches, findAtOnce) {
-		end := min(len(names), at+batches*findBatch)
-		if err := t.findRound(ctx, names[at:end], infos[at:end], leading); err != nil {
+		end := min(len(names), at+batches*size)
+		if err := t.findRound(ctx, names[at:end], infos[at:end], size, leading); err != nil {
 			return infos, err
 		}
 		if leading && !infos[end-1].Found() {
@@ -35,17 +33,17 @@ func (t *Tier) Find(ctx context.Context, names []pagefile.Name, leading bool) ([
 	return infos, nil
 }
 
-// findRound looks up all names at the same time, in batches, into infos. A batch that fails, and with
+// findRound looks up all names at the same time, in batches of a size, into infos. A batch that fails, and with
 // leading one that is not wholly found, ends those after it. Those have twice the time, so that a
 // tier that hangs fails once.
-func (t *Tier) findRound(ctx context.Context, names []pagefile.Name, infos []tier.Info, leading bool) error {
+func (t *Tier) findRound(ctx context.Context, names []pagefile.Name, infos []tier.Info, size int, leading bool) error {
 	type batch struct {
 		infos []tier.Info
 		done  chan error
 	}
 	var running []batch
-	for limit, at := t.LookupIn, 0; at < len(names); limit, at = 2*t.LookupIn, at+findBatch {
-		end := min(len(names), at+findBatch)
+	for limit, at := t.LookupIn, 0; at < len(names); limit, at = 2*t.LookupIn, at+size {
+		end := min(len(names), at+size)
 		b := batch{infos[at:end], make(chan error, 1)}
 		running = append(running, b)
 		mine, of := ctx, names[at:end]

@@ -16,6 +16,9 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
+// findBatch is the number of names of one look-up of these tiers.
+var findBatch = tier.FindAtOnce(leadingTier{})
+
 // leadingTier answers look-ups of batches; batch is the number of a batch's first name.
 type leadingTier struct {
 	healthyTier
@@ -175,7 +178,7 @@ func (s statTier) Find(ctx context.Context, names []pagefile.Name, _ bool) ([]ti
 
 // TestFind looks up names of which every third has no file, in several batches.
 func TestFind(t *testing.T) {
-	const n = 4*findBatch + 3
+	n := 4*findBatch + 3
 	var asked, failures atomic.Int32
 	broken := errors.New("broken")
 	stat := func(_ context.Context, number int) (tier.Info, error) {

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/steady"
@@ -96,7 +97,7 @@ func (t *Tier) gaveUp(ctx context.Context, workers chan struct{}, start time.Tim
 func (t *Tier) report(ctx context.Context, workers chan struct{}, start time.Time, limit time.Duration, err error) error {
 	switch {
 	case err == nil, errors.Is(err, tier.ErrNotFound), errors.Is(err, tier.ErrNoSpace), errors.Is(err, tier.ErrLocked), errors.Is(err, tier.ErrQuarantineFull), errors.Is(err, tier.ErrStale), errors.Is(err, tier.ErrReplaced),
-		errors.Is(err, tier.ErrNotShared), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		errors.Is(err, tier.ErrNotShared), errors.Is(err, pagefile.ErrDamaged), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		t.Breaker.Success()
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return t.gaveUp(ctx, workers, start, limit)
@@ -121,7 +122,7 @@ func (t *Tier) moved(streak *atomic.Int32, err error) error {
 	case err == nil:
 		streak.Store(0)
 	case errors.Is(err, tier.ErrNotFound), errors.Is(err, tier.ErrNoSpace), errors.Is(err, tier.ErrTierDown), errors.Is(err, tier.ErrClosed), errors.Is(err, tier.ErrStale),
-		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, context.Canceled), isRefused(err), vfs.IsReadOnly(err):
+		errors.Is(err, pagefile.ErrDamaged), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, context.Canceled), isRefused(err), vfs.IsReadOnly(err):
 	case streak.Add(1) >= breakerThreshold:
 		t.Breaker.failure(err, true)
 	}

@@ -1,0 +1,84 @@
+package s3
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+)
+
+// Scheme is that of an address.
+const Scheme = "s3"
+
+// attempts is the number of times a request is made: package guard keeps off a store that goes on failing.
+const attempts = 2
+
+// Place is where a tier is: s3://bucket/prefix?endpoint=https://host&region=name.
+type Place struct {
+	Bucket, Prefix   string
+	Endpoint, Region string // "" are those of the environment
+}
+
+// ParseAddress parses an address. Credentials are not part of it.
+func ParseAddress(address string) (p Place, err error) {
+	u, err := url.Parse(address)
+	switch {
+	case err != nil:
+		return p, errors.New("the address is no URL") // the error would show it
+	case u.Scheme != Scheme || u.Host == "":
+		return p, errors.New("an address is s3://bucket/prefix?endpoint=https://host")
+	case u.User != nil || u.Port() != "":
+		return p, errors.New("an address names a bucket: leave user, password and port out, the endpoint has the host, and AWS_ACCESS_KEY_ID or a profile the credentials")
+	}
+	p.Bucket, p.Prefix = u.Host, strings.Trim(u.Path, "/")
+	if p.Prefix != "" {
+		p.Prefix += "/"
+	}
+	for name, values := range u.Query() {
+		switch to := map[string]*string{"endpoint": &p.Endpoint, "region": &p.Region}[name]; {
+		case to == nil || len(values) != 1:
+			return p, fmt.Errorf("an address has one endpoint and one region at most, and no %q", name)
+		default:
+			*to = values[0]
+		}
+	}
+	if e, err := url.Parse(p.Endpoint); p.Endpoint != "" && (err != nil || e.Host == "" || e.User != nil || e.Scheme != "http" && e.Scheme != "https") {
+		return p, errors.New("an endpoint is https://host or https://host:port")
+	}
+	return p, nil
+}
+
+// Encrypted reports whether requests are.
+func (p Place) Encrypted() bool { return !strings.HasPrefix(p.Endpoint, "http://") }
+
+// Open returns the tier at a place, with the credentials that AWS's own tools would use. Open reads files
+// and variables, and makes no request.
+func (p Place) Open(ctx context.Context) (*Tier, error) {
+	settings := []func(*config.LoadOptions) error{
+		config.WithRetryMaxAttempts(attempts),
+		// Pages have checksums of their own, and not every store knows AWS's newer ones.
+		config.WithRequestChecksumCalculation(aws.RequestChecksumCalculationWhenRequired),
+		config.WithResponseChecksumValidation(aws.ResponseChecksumValidationWhenRequired),
+	}
+	if p.Region != "" {
+		settings = append(settings, config.WithRegion(p.Region))
+	}
+	cfg, err := config.LoadDefaultConfig(ctx, settings...)
+	if err != nil {
+		return nil, fmt.Errorf("read the settings of AWS: %w", err)
+	}
+	if cfg.Region == "" {
+		cfg.Region = "us-east-1" // other stores take any
+	}
+	client := s3.NewFromConfig(cfg, func(o *s3.Options) {
+		if p.Endpoint != "" {
+			o.BaseEndpoint, o.UsePathStyle = &p.Endpoint, true
+		}
+	})
+	return New(client, p.Bucket, p.Prefix), nil
+}

@@ -1,0 +1,119 @@
+package team
+
+import (
+	"time"
+
+	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/engine"
+	"github.com/kvtier/kvtier/rates"
+)
+
+// PageTokens are the tokens of a page.
+const PageTokens = 256
+
+// Cell is one field of the grid.
+type Cell struct {
+	Link
+	Token float64 // seconds to compute one
+	Bytes int64   // of a page
+}
+
+// Grid returns every cell.
+func Grid() (cells []Cell) {
+	for _, mbits := range []float64{10, 100, 1000, 10_000, 25_000} {
+		for _, roundTrip := range []float64{0.0001, 0.001, 0.01, 0.1} {
+			for _, token := range []float64{0.0001, 0.001, 0.01} {
+				for _, mib := range []int64{1, 8, 32} {
+					cells = append(cells, Cell{Link{mbits * 1e6 / 8, roundTrip}, token, mib << 20})
+				}
+			}
+		}
+	}
+	return cells
+}
+
+// Fetch and Compute are the seconds to read all pages of a prompt, and to compute them.
+func (c Cell) Fetch(pages int) float64   { return c.all(float64(c.Bytes), pages) }
+func (c Cell) Compute(pages int) float64 { return c.Token * float64(pages*PageTokens) }
+
+// Better is the better of both.
+func (c Cell) Better(pages int) float64 { return min(c.Fetch(pages), c.Compute(pages)) }
+
+// Prompt is the seconds of a prompt whose pages are all stored in the engine, as rates decide and learn.
+func (c Cell) Prompt(r *rates.Rates, pages int) float64 {
+	chain := c.chain(pages)
+	n, took := c.restore(r, chain, r.Plan(chain))
+	c.computed(r, n*PageTokens, pages*PageTokens)
+	if skipped := chain.After(n); n < pages && took == 0 {
+		c.probe(r, skipped)
+	}
+	return took + c.Compute(pages-n)
+}
+
+func (c Cell) chain(pages int) (chain rates.Chain) {
+	for i := range pages {
+		chain.Pages = append(chain.Pages, rates.Page{Start: i * PageTokens, Tokens: PageTokens, Bytes: c.Bytes, Tier: tier.Remote})
+	}
+	return chain
+}
+
+// restore reads the first pages of a chain as engine.Reading does, and returns how many came and when.
+func (c Cell) restore(r *rates.Rates, chain rates.Chain, planned int) (n int, took float64) {
+	if chain.Pages = chain.Pages[:planned]; planned == 0 {
+		return 0, 0
+	}
+	w := r.Watch(chain, engine.PagesAtOnce)
+	reads := read(c.Link, float64(c.Bytes), planned, engine.PagesAtOnce)
+	if w.Alone() {
+		reads.atOnce = 1
+	}
+	for n < planned {
+		until := w.Deadline()
+		if !reads.await(n, until.Seconds()) {
+			w.GaveUp(until)
+			return n, until.Seconds()
+		}
+		n++
+		reads.used, reads.atOnce = n, engine.PagesAtOnce
+		if !w.Arrived(seconds(reads.now)) {
+			break
+		}
+	}
+	return n, reads.now
+}
+
+// computed tells rates of tokens that were computed in Ollama's batches.
+func (c Cell) computed(r *rates.Rates, begin, end int) {
+	for ; begin < end; begin += 512 {
+		to := min(begin+512, end)
+		r.Computed(to-begin, float64(begin+to-1)/2, seconds(c.Token*float64(to-begin)))
+	}
+}
+
+// probe reads as engine.Gate does behind a request that skipped pages.
+func (c Cell) probe(r *rates.Rates, skipped rates.Chain) {
+	n, limit := r.Probe(skipped, engine.PagesAtOnce)
+	if n == 0 {
+		return
+	}
+	took := seconds(c.all(float64(c.Bytes), n))
+	r.Probed(skipped.Pages[:n], min(took, limit), took <= limit)
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// Known are rates that have measured computing, and nothing of the engine.
+func (c Cell) Known() *rates.Rates {
+	r := rates.New()
+	c.computed(r, 0, 8192)
+	return r
+}
+
+// Warm are rates after some prompts.
+func (c Cell) Warm() *rates.Rates {
+	r := c.Known()
+	for _, pages := range []int{8, 3, 32, 1, 16, 5} {
+		c.Prompt(r, pages)
+	}
+	return r
+}

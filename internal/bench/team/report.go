@@ -1,0 +1,49 @@
+package team
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/kvtier/kvtier/internal/bench/measure"
+	"github.com/kvtier/kvtier/internal/bench/show"
+	"github.com/kvtier/kvtier/rates"
+)
+
+// Report is the time of prompts of which an engine has all pages, by whether reading pages was decided
+// with or without observations.
+type Report struct {
+	Warm    Ratios `json:"after_some_prompts"`
+	Known   Ratios `json:"engine_not_measured"`
+	Unknown Ratios `json:"nothing_measured"`
+}
+
+// Ratios are times, as multiples of that of the better of reading all pages and computing all.
+type Ratios struct {
+	Ratios measure.Series `json:"of_the_better_choice"` // of all cells
+	Above  int            `json:"above_1_1"`            // cells
+}
+
+// Measure simulates prompts of several lengths in every cell of the grid.
+func Measure(ctx context.Context, steps show.Steps, quick bool) (*Report, error) {
+	r, lengths := &Report{}, []int{1, 4, 16, 64}
+	if quick {
+		lengths = lengths[:1]
+	}
+	err := steps.Repeat("team, links", len(lengths), func(i int) (string, error) {
+		for _, c := range Grid() {
+			better := c.Better(lengths[i])
+			r.Warm.add(c.Prompt(c.Warm(), lengths[i]) / better)
+			r.Known.add(c.Prompt(c.Known(), lengths[i]) / better)
+			r.Unknown.add(c.Prompt(rates.New(), lengths[i]) / better)
+		}
+		return fmt.Sprintf("%d pages", lengths[i]), ctx.Err()
+	})
+	return r, err
+}
+
+func (r *Ratios) add(ratio float64) {
+	r.Ratios.Add(ratio)
+	if ratio > 1.1 {
+		r.Above++
+	}
+}
