@@ -159,10 +159,13 @@ func TestRotationOfTheLedger(t *testing.T) {
 		require.Len(t, content, i+1)
 	}
 	ledger := bytes.Clone(below.Ledger)
-	_, err := on(below, keyOf(1)).Account(ctx, nil)
+	said := &bytes.Buffer{}
+	other := New(below, Keys{keyOf(1)}, slog.New(slog.NewTextHandler(said, nil)))
+	_, err := other.Account(ctx, nil)
 	require.ErrorIs(t, err, ErrOtherKey)
-	_, err = on(below, keyOf(1)).Account(ctx, add)
+	_, err = other.Account(ctx, add)
 	require.ErrorIs(t, err, ErrOtherKey)
+	require.Equal(t, 1, strings.Count(said.String(), "kv tier stores nothing in the remote tier"), said)
 	require.Equal(t, ledger, below.Ledger, "another team's ledger stays")
 	below.Ledger[len(ledger)-1] ^= 1
 	content, err := on(below, keyOf(2)).Account(ctx, add)

@@ -19,7 +19,8 @@ type sealedTier struct {
 	inner tier.Tier
 	keys  Keys
 	log   *slog.Logger
-	warn  sync.Once
+
+	foreignFiles, foreignLedger sync.Once // said
 
 	mu     sync.Mutex
 	owners map[pagefile.Key]*key
@@ -33,7 +34,7 @@ func New(inner tier.Tier, keys Keys, log *slog.Logger) tier.Tier {
 
 // foreign says once that a file of another key was found.
 func (t *sealedTier) foreign() {
-	t.warn.Do(func() {
+	t.foreignFiles.Do(func() {
 		t.log.Warn("kv tier has files that no key of the key file opens, they are left alone")
 	})
 }
@@ -169,6 +170,9 @@ func (t *sealedTier) openLedger(ledger []byte) ([]byte, error) {
 			return k.openLedger(ledger), nil
 		}
 	}
+	t.foreignLedger.Do(func() {
+		t.log.Warn("kv tier stores nothing in the remote tier, whose ledger no key of the key file opens")
+	})
 	return nil, ErrOtherKey
 }
 
