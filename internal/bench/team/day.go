@@ -8,6 +8,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 	"github.com/kvtier/kvtier/internal/bench/measure"
+	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
 // Day is a team's day: some servers, and requests that a gateway sends to them.
@@ -111,17 +112,17 @@ func (t *team) close() (err error) {
 	return err
 }
 
-// Alone is a day of servers with 8B parameters on GPUs of 1,000 tokens a second and 100 GB on an SSD.
+// Alone is a day of servers with 8B parameters on GPUs of 1,000 tokens a second, and the default budget on an SSD.
 var Alone = Day{
 	Model: Model{TokenBytes: 128 << 10, Token: 0.001, Doubles: 30_000},
-	Name:  "alone", Disk: Link{BytesPerSecond: 3e9, RoundTrip: 100e-6}, LocalBytes: 100e9,
+	Name:  "alone", Disk: Link{BytesPerSecond: 3e9, RoundTrip: 100e-6}, LocalBytes: 20e9,
 }
 
 // Days are the days of a report.
 func Days() (days []Day) {
 	engine := Alone
 	engine.Name, engine.Link = "engine", Link{BytesPerSecond: 1.25e9, RoundTrip: 0.5e-3}
-	engine.EngineBytes, engine.ThroughBytes = 500e9, 200e9
+	engine.EngineBytes, engine.ThroughBytes = 200e9, tierenv.DefaultShareBytes
 	nfs := engine
 	nfs.Name, nfs.Files, nfs.ThroughBytes = "NFS (simulated)", true, 0
 	for _, day := range []Day{Alone, engine, nfs} {
@@ -135,7 +136,7 @@ func Days() (days []Day) {
 	}
 	engine.Boxes = 8
 	unlimited, slow := engine, engine
-	unlimited.Name, unlimited.ThroughBytes = "engine, all pages", 1e15
+	unlimited.Name, unlimited.EngineBytes, unlimited.ThroughBytes = "engine, no limits", 1e15, 1e15
 	slow.Name, slow.BytesPerSecond = "engine, 1 Gbit/s", 0.125e9
 	return append(days, unlimited, slow)
 }

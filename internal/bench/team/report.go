@@ -49,7 +49,7 @@ func Measure(ctx context.Context, steps show.Steps, quick bool) (*Report, error)
 
 // Parts of the trace.
 const (
-	dayPart   = 8
+	dayPart   = 32
 	quickPart = 256
 )
 
