@@ -100,6 +100,10 @@ type Options struct {
 	// and V rows of this store's pages must be little-endian f16.
 	Cold ColdTypes
 
+	// Now is the clock that tells when pages are used, and days; nil means time.Now. A simulation has a clock of
+	// its own, which must not be ahead of time.Now: files from the future count as old.
+	Now func() time.Time
+
 	// FS is the filesystem; nil means the operating system's, which then follows no symbolic
 	// link below a root.
 	FS vfs.FS
@@ -131,6 +135,9 @@ func (o Options) withDefaults(fingerprint bool) (Options, error) {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.RemoteTimeout = cmp.Or(o.RemoteTimeout, DefaultRemoteTimeout)
 	o.ReadTimeout = cmp.Or(o.ReadTimeout, DefaultReadTimeout)
+	if o.Now == nil {
+		o.Now = time.Now
+	}
 	// Later changes of the working directory must not move a root. filepath.Abs also cleans
 	// the path, as the checks of the root require.
 	for _, root := range []*string{&o.Local.Root, &o.Remote.Root} {

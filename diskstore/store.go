@@ -177,7 +177,7 @@ func newStore(opt Options, create bool) (*Store, error) {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s := &Store{
-		opt: opt, pages: names.Of(opt.Fingerprint, opt.Cold.on()), log: opt.Logger.With("component", "diskstore"), codec: c, now: time.Now,
+		opt: opt, pages: names.Of(opt.Fingerprint, opt.Cold.on()), log: opt.Logger.With("component", "diskstore"), codec: c, now: opt.Now,
 		life: work.NewLife(), promoting: work.NewQueue(), throughQueue: work.NewQueue(),
 	}
 	s.manifests = &manifests{pages: s.pages, pageTokens: opt.PageTokens, identity: opt.Identity, origin: opt.Origin}

@@ -21,6 +21,7 @@ type engine struct {
 	mu      sync.Mutex
 	created []pagefile.Name
 	opened  int // pages
+	looked  int // times for pages
 	fail    error
 	create  func(context.Context) // runs before an upload; nil for nothing
 }
@@ -52,6 +53,15 @@ func (e *engine) Open(ctx context.Context, name pagefile.Name, anew bool) (tier.
 		e.mu.Unlock()
 	}
 	return e.Map.Open(ctx, name, anew)
+}
+
+func (e *engine) Find(ctx context.Context, names []pagefile.Name, leading bool) ([]tier.Info, error) {
+	if names[0].Class != pagefile.ClassManifest {
+		e.mu.Lock()
+		e.looked++
+		e.mu.Unlock()
+	}
+	return e.Map.Find(ctx, names, leading)
 }
 
 func (e *engine) fails(err error) {
@@ -221,7 +231,7 @@ func TestADamagedPageIsNotWrittenThrough(t *testing.T) {
 	require.Zero(t, s.Stats().ThroughWaiting)
 }
 
-// TestBoundsOfWritingThrough: the bytes of a day, and the names in memory.
+// TestBoundsOfWritingThrough: the bytes of a day, after which the engine is not asked, and the names in memory.
 func TestBoundsOfWritingThrough(t *testing.T) {
 	e := newEngine()
 	s, _ := openNew(t, withEngine(e), func(o *Options) { o.ThroughPerDay = 100 << 10 })
@@ -231,6 +241,10 @@ func TestBoundsOfWritingThrough(t *testing.T) {
 	require.LessOrEqual(t, st.RemoteWritten, int64(100<<10))
 	require.Positive(t, st.ThroughPages)
 	require.EqualValues(t, 8, int(st.ThroughPages)+st.ThroughWaiting)
+	looked := e.looked
+	putPrompt(t, s, 2, 8*testTokens)
+	require.NoError(t, s.Flush(ctx))
+	require.Equal(t, looked, e.looked)
 	for i := range 2 * move.ThroughMost {
 		s.through.Add(s.pages.Page(pagefile.Key{byte(i), byte(i >> 8)}))
 	}

@@ -96,8 +96,11 @@ type tier struct {
 }
 
 // New returns rates without observations and without a file; see [Open].
-func New() *Rates {
-	return &Rates{now: time.Now, compute: newComputeLine(), tiers: make(map[string]*tier)}
+func New() *Rates { return NewAt(time.Now) }
+
+// NewAt does as New, with a clock of its own that tells the age of observations.
+func NewAt(now func() time.Time) *Rates {
+	return &Rates{now: now, compute: newComputeLine(), tiers: make(map[string]*tier)}
 }
 
 // Apart returns a copy that keeps observations to itself: those of a time that tells nothing of others.

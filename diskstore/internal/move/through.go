@@ -41,6 +41,8 @@ type Through struct {
 
 	Sent, SentBytes, Failed atomic.Uint64
 
+	page atomic.Int64 // bytes of the last one that was to be sent
+
 	mu      sync.Mutex
 	waiting []pagefile.Name
 	dropped bool // some page found no place in waiting
@@ -124,7 +126,7 @@ func (t *Through) drain(ctx context.Context) {
 			t.mark(ctx)
 			return
 		}
-		if t.Resting() || !t.next(ctx, names) {
+		if t.Resting() || t.spent(t.page.Load()) || !t.next(ctx, names) {
 			t.Clock.Start(throughAgain, t.submit)
 			return
 		}
@@ -186,6 +188,9 @@ func (t *Through) there(ctx context.Context, names []pagefile.Name) (there []pag
 // errDay reports that the day's bytes are used up.
 var errDay = errors.New("diskstore: the day's writes to the remote tier are used up")
 
+// spent reports whether too few of the day's bytes are left for a page: then nothing asks the remote tier.
+func (t *Through) spent(bytes int64) bool { return t.Remote.Book.State().Today+bytes > t.PerDay }
+
 // send copies a page, unless it has left the local tier or failed its check. A page that leaves meanwhile was
 // removed by a person, or has moved down: the copy is removed.
 func (t *Through) send(ctx context.Context, name pagefile.Name) error {
@@ -201,7 +206,7 @@ func (t *Through) send(ctx context.Context, name pagefile.Name) error {
 	if err != nil {
 		return err
 	}
-	if t.Remote.Book.State().Today+info.Bytes > t.PerDay {
+	if t.page.Store(info.Bytes); t.spent(info.Bytes) {
 		return errDay
 	}
 	d, err := t.descend(ctx, info)

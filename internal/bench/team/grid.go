@@ -24,7 +24,7 @@ func Grid() (cells []Cell) {
 		for _, roundTrip := range []float64{0.0001, 0.001, 0.01, 0.1} {
 			for _, token := range []float64{0.0001, 0.001, 0.01} {
 				for _, mib := range []int64{1, 8, 32} {
-					cells = append(cells, Cell{Link{mbits * 1e6 / 8, roundTrip}, token, mib << 20})
+					cells = append(cells, Cell{Link{BytesPerSecond: mbits * 1e6 / 8, RoundTrip: roundTrip}, token, mib << 20})
 				}
 			}
 		}
@@ -33,19 +33,22 @@ func Grid() (cells []Cell) {
 }
 
 // Fetch and Compute are the seconds to read all pages of a prompt, and to compute them.
-func (c Cell) Fetch(pages int) float64   { return c.all(float64(c.Bytes), pages) }
-func (c Cell) Compute(pages int) float64 { return c.Token * float64(pages*PageTokens) }
+func (c Cell) Fetch(pages int) float64   { return c.links().all(c.chain(pages).Pages) }
+func (c Cell) Compute(pages int) float64 { return c.computing(0, pages*PageTokens) }
 
 // Better is the better of both.
 func (c Cell) Better(pages int) float64 { return min(c.Fetch(pages), c.Compute(pages)) }
 
+func (c Cell) links() Links                     { return Links{tier.Remote: c.Link} }
+func (c Cell) computing(begin, end int) float64 { return c.Token * float64(end-begin) }
+
 // Prompt is the seconds of a prompt whose pages are all stored in the engine, as rates decide and learn.
 func (c Cell) Prompt(r *rates.Rates, pages int) float64 {
 	chain := c.chain(pages)
-	n, took := c.restore(r, chain, r.Plan(chain))
-	c.computed(r, n*PageTokens, pages*PageTokens)
+	n, took := c.links().restore(r, chain, r.Plan(chain))
+	computed(r, c.computing, n*PageTokens, pages*PageTokens)
 	if skipped := chain.After(n); n < pages && took == 0 {
-		c.probe(r, skipped)
+		c.links().probe(r, skipped)
 	}
 	return took + c.Compute(pages-n)
 }
@@ -58,12 +61,12 @@ func (c Cell) chain(pages int) (chain rates.Chain) {
 }
 
 // restore reads the first pages of a chain as engine.Reading does, and returns how many came and when.
-func (c Cell) restore(r *rates.Rates, chain rates.Chain, planned int) (n int, took float64) {
+func (l Links) restore(r *rates.Rates, chain rates.Chain, planned int) (n int, took float64) {
 	if chain.Pages = chain.Pages[:planned]; planned == 0 {
 		return 0, 0
 	}
 	w := r.Watch(chain, engine.PagesAtOnce)
-	reads := read(c.Link, float64(c.Bytes), planned, engine.PagesAtOnce)
+	reads := l.read(chain.Pages, engine.PagesAtOnce)
 	if w.Alone() {
 		reads.atOnce = 1
 	}
@@ -82,22 +85,26 @@ func (c Cell) restore(r *rates.Rates, chain rates.Chain, planned int) (n int, to
 	return n, reads.now
 }
 
-// computed tells rates of tokens that were computed in Ollama's batches.
-func (c Cell) computed(r *rates.Rates, begin, end int) {
+// computed tells rates of tokens that were computed in Ollama's batches. computing has the seconds.
+func computed(r *rates.Rates, computing func(begin, end int) float64, begin, end int) {
 	for ; begin < end; begin += 512 {
 		to := min(begin+512, end)
-		r.Computed(to-begin, float64(begin+to-1)/2, seconds(c.Token*float64(to-begin)))
+		r.Computed(to-begin, float64(begin+to-1)/2, seconds(computing(begin, to)))
 	}
 }
 
-// probe reads as engine.Gate does behind a request that skipped pages.
-func (c Cell) probe(r *rates.Rates, skipped rates.Chain) {
+// probe reads as engine.Gate does behind a request that skipped pages, and returns how many pages came.
+func (l Links) probe(r *rates.Rates, skipped rates.Chain) int {
 	n, limit := r.Probe(skipped, engine.PagesAtOnce)
 	if n == 0 {
-		return
+		return 0
 	}
-	took := seconds(c.all(float64(c.Bytes), n))
+	took := seconds(l.all(skipped.Pages[:n]))
 	r.Probed(skipped.Pages[:n], min(took, limit), took <= limit)
+	if took > limit {
+		return 0
+	}
+	return n
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
@@ -105,7 +112,7 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 // Known are rates that have measured computing, and nothing of the engine.
 func (c Cell) Known() *rates.Rates {
 	r := rates.New()
-	c.computed(r, 0, 8192)
+	computed(r, c.computing, 0, 8192)
 	return r
 }
 
