@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/kvtier/kvtier/rates"
 )
 
 // expectMost bounds the time for which an expected conversation keeps another one waiting.
@@ -12,47 +14,80 @@ const expectMost = 250 * time.Millisecond
 // Expect restores a stored conversation, with which the first prompt probably goes on, before that prompt comes.
 // Of several slots the prompt might get another one: then nothing is restored. Expect returns at once.
 func (t *Tier) Expect(conversation []int32) {
-	if len(t.table.slots) > 1 {
+	if len(conversation) >= t.context || t.obstacles.off.Load() {
+		return // no prompt goes on with it
+	}
+	s, over := t.table.expects()
+	if s == nil {
 		return
 	}
 	t.storing.Spawn(func() {
-		s := t.table.takeFree(Request{Slot: -1})
-		if s == nil {
-			return
-		}
-		defer t.table.give(s)
-		if s.begun == 0 && !t.table.unknownRuns() && !t.table.unknownIn(s) && !t.obstacles.off.Load() {
-			t.restorer.expect(s, append(slices.Clip(conversation), 0)) // a prompt has at least one token more
-		}
+		defer over()
+		t.restorer.expect(s, append(slices.Clip(conversation), 0)) // a prompt has at least one token more
 	})
+}
+
+// expects makes the only slot busy, in which nothing has run, until the caller calls over. It returns nil if there
+// is none. As for an action, requests of which nothing is known wait until then.
+func (t *table) expects() (s *slot, over func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s = t.slots[0]; len(t.slots) > 1 || t.closed || t.unknown > 0 || s.busy || s.begun > 0 || s.unknown {
+		return nil, nil
+	}
+	action := t.actLocked()
+	return s.takeLocked(), func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.actedLocked(action)
+		t.giveLocked(s)
+	}
 }
 
 // expect restores pages of a prompt into an empty slot, if that takes no longer than expectMost.
 func (r *restorer) expect(s *slot, tokens []int32) {
-	began := time.Now()
 	ctx, stop := context.WithTimeout(context.Background(), expectMost)
 	defer stop()
+	ready := make(chan *load, 1)
+	r.gate.Spawn(func() { ready <- r.expected(ctx, s, tokens) })
+	select {
+	case l := <-ready:
+		if l != nil {
+			l.begin(context.Background())
+			s.expected = l.end()
+			s.expected.took = 0 // for the prompt
+		}
+	case <-ctx.Done(): // a disk may hang
+		r.gate.Spawn(func() {
+			if l := <-ready; l != nil {
+				r.files.drop(l.file)
+			}
+		})
+	}
+}
+
+// expected makes a file of the pages of a prompt; nil if that takes too long.
+func (r *restorer) expected(ctx context.Context, s *slot, tokens []int32) *load {
+	began := time.Now()
 	p := r.planner.plan(ctx, tokens, nil, 0, 0)
 	if !p.worth() || p.lossy() > 0 || r.loader.streams(p) || r.predicted(p) > expectMost {
-		return
+		return nil
 	}
-	f, err := r.loader.build(ctx, p)
+	loader, gate := *r.loader, *r.gate
+	gate.Rates = gate.Rates.Apart() // the loading of the weights may keep the disk busy
+	loader.gate = &gate
+	f, err := loader.build(ctx, p)
 	if err != nil || f == nil {
-		return
+		return nil
 	}
-	l := &load{restorer: r, s: s, p: p, prompt: len(tokens), began: began, file: f}
-	l.begin(context.Background())
-	s.expected = l.end()
-	s.expected.took = 0 // for the prompt
+	return &load{restorer: r, s: s, p: p, prompt: len(tokens), began: began, file: f}
 }
 
 // predicted is the time that a restore of a plan's pages probably takes.
 func (r *restorer) predicted(p *plan) (took time.Duration) {
 	c := r.form.costs(p)
 	for _, page := range c.Pages {
-		took += r.gate.Rates.Reading(page)
-		page.Tier = c.Then
-		took += r.gate.Rates.Stepping(page)
+		took += r.gate.Rates.Reading(page) + r.gate.Rates.Reading(rates.Page{Bytes: page.Rows, Tier: c.Then}) // however long ago
 	}
 	return took
 }

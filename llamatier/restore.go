@@ -70,6 +70,9 @@ func (r *restorer) restore(ctx context.Context, s *slot, tokens []int32, media [
 		p.notRead(0, why.UnreadRoom)
 		return held, p, got, nil
 	}
+	if s.expected.tokens > 0 {
+		l.held = 0 // all that the slot held is read again
+	}
 	if beside && !f.OnDisk() { // a disk may hang
 		l.opened = f.Opened()
 	}

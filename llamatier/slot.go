@@ -94,11 +94,12 @@ func (s *sequence) rewound(held int) {
 }
 
 // keeps notes that a prompt is about to replace what the slot holds, and returns how many tokens of the prompt
-// the engine may keep. A slot that goes on only at its ends begins anew in front of the first one.
+// the engine may keep. A slot that goes on only at its ends begins anew in front of the first one, and the engine
+// computes at least one token.
 func (s *sequence) keeps(tokens []int32, ends bool) (held int) {
 	held = commonPrefix(s.tokens, tokens)
 	s.rewound(held)
-	if ends && held < min(s.loaded, len(s.tokens)) {
+	if ends && min(held, len(tokens)-1) < min(s.loaded, len(s.tokens)) {
 		held, s.loaded = 0, 0
 	}
 	return held
@@ -117,6 +118,7 @@ func (s *sequence) storable() bool {
 // context of a slot with a number of tokens; 0: never.
 func (s *sequence) compute(r Request, counted int, answer *Answer, shifts int) {
 	s.noteAnswer(r, counted, answer, shifts)
+	s.expected = restored{}
 	s.tokens, s.rest, s.prompt = r.Tokens, r.Rest, len(r.Tokens)
 	s.parts, s.known = r.parts(), r.known
 	s.dirty, s.tails = true, true

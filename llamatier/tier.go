@@ -132,6 +132,9 @@ func (t *Tier) begin(ctx context.Context, r Request) (*Turn, error) {
 	var later *load
 	if r.Private {
 		t.saver.saveFirst(ctx, s)
+		if s.expected.tokens > 0 {
+			t.restorer.actor.empty(ctx, s) // nothing is restored for it
+		}
 		u.held = commonPrefix(s.tokens, r.Tokens)
 		s.rewound(u.held)
 	} else {
