@@ -72,10 +72,6 @@ func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler
 			r.Out.Host = r.In.Host
 			r.Out.URL.RawQuery = r.In.URL.RawQuery // ReverseProxy drops members that it cannot read
 			r.Out.Header["Accept-Encoding"] = r.In.Header["Accept-Encoding"]
-			if n := r.Out.ContentLength; n > 0 {
-				// The server closes a body when the answer begins; a look behind its last byte would cut that.
-				r.Out.Body = joined{io.LimitReader(r.Out.Body, n), r.Out.Body}
-			}
 		},
 		Transport: e.Client.Transport,
 		ModifyResponse: func(res *http.Response) error {
@@ -133,6 +129,10 @@ var prompts = map[string]api{
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if n := r.ContentLength; n > 0 {
+		// The server closes a body when the answer begins; a look behind its last byte would cut that.
+		r.Body = joined{io.LimitReader(r.Body, n), r.Body}
+	}
 	if !h.state.Ready() && (r.URL.Path == "/health" || r.URL.Path == "/v1/health" || r.Method == http.MethodPost) {
 		unavailable(w) // the engine answers nobody before the Tier
 		return
