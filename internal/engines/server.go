@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,6 +21,18 @@ type Server struct {
 	args    []string
 	ready   func() error
 	ended   chan struct{} // closed when Process has ended
+}
+
+// Host is where a server runs, this machine or a network namespace.
+type Host struct {
+	Address string   // it listens on
+	Enter   []string // a command that starts a server there, such as nsenter; none for this process's network
+}
+
+func (h Host) start(t testing.TB, path string, args []string, ready func() error) *Server {
+	t.Helper()
+	command := slices.Concat(h.Enter, []string{path}, args)
+	return Start(t, command[0], command[1:], ready)
 }
 
 // Find returns the path of a program: that in an environment variable, or build/team/bin/PROGRAM in the
