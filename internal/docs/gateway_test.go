@@ -26,12 +26,13 @@ type boxes struct {
 	gateway *http.Client
 }
 
-// startGateway starts nginx with the documented configuration, scripts/nginx has unpacked it.
+// startGateway starts the nginx of scripts/nginx with the documented configuration.
 func startGateway(t *testing.T) *boxes {
 	unpacked, err := filepath.Abs(filepath.Join(root, "build", "nginx"))
 	require.NoError(t, err)
 	nginx := filepath.Join(unpacked, "usr", "sbin", "nginx")
 	if _, err := os.Stat(nginx); err != nil {
+		require.NotEqual(t, "true", os.Getenv("CI"), "run scripts/nginx")
 		t.Skip("no nginx: run scripts/nginx: ", err)
 	}
 	dir, err := os.MkdirTemp("", "gateway") // a socket's path has 100 bytes at most

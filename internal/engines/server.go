@@ -36,7 +36,7 @@ func (h Host) start(t testing.TB, path string, args []string, ready func() error
 }
 
 // Find returns the path of a program: that in an environment variable, or build/team/bin/PROGRAM in the
-// repository around the working directory. Find skips the test without one.
+// repository around the working directory. Without one Find skips the test, or fails it where CI=true.
 func Find(t testing.TB, variable, program string) string {
 	t.Helper()
 	if path := os.Getenv(variable); path != "" {
@@ -53,7 +53,11 @@ func Find(t testing.TB, variable, program string) string {
 			return path
 		}
 	}
-	t.Skipf("no %s: run scripts/team-servers, or name one in %s", program, variable)
+	const missing = "no %s: run scripts/team-servers, or name one in %s"
+	if os.Getenv("CI") == "true" {
+		t.Fatalf(missing, program, variable)
+	}
+	t.Skipf(missing, program, variable)
 	return ""
 }
 

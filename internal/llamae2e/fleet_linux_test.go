@@ -39,7 +39,7 @@ var fleetLong = os.Getenv("KVTIER_LONG") != ""
 
 const (
 	fleetBoxes  = 3
-	fleetTokens = 300              // of a conversation's prompt
+	fleetTokens = 200              // of a conversation's prompt
 	fleetPage   = 32               // tokens of a page
 	fleetWait   = 30 * time.Second // most time of a request, whatever has failed
 )
@@ -143,12 +143,12 @@ type fleet struct {
 	pages   tier.Tier // of the engine
 	boxes   []*box
 	servers []*server
-	longest atomic.Int64 // request, in nanoseconds
 
-	mu    sync.Mutex // of what follows
-	stock *server
-	want  map[int]answer // of conversations
-	next  int            // a conversation that nobody has held
+	mu      sync.Mutex // of what follows
+	stock   *server
+	want    map[int]answer // of conversations
+	next    int            // a conversation that nobody has held
+	longest time.Duration  // of a request
 }
 
 // TestFleet: three boxes share an engine. What one has computed another restores to the bit. Whatever happens to a
@@ -168,11 +168,11 @@ func TestFleet(t *testing.T) {
 			f.dieInMidWrite()
 			for _, fault := range f.faults() {
 				if name == "Valkey" || fleetLong {
-					f.last(fault)
+					f.goOn(fault)
 				}
 			}
 			f.meetAnotherVersion()
-			t.Logf("the longest request took %v", time.Duration(f.longest.Load()))
+			t.Logf("the longest request took %v", f.longest)
 		})
 	}
 }
@@ -217,15 +217,15 @@ func (f *fleet) fresh() int {
 }
 
 // expected is the stock server's answer.
-func (f *fleet) expected(conversation int) answer {
+func (f *fleet) expected(conversation int) (want answer, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, known := f.want[conversation]; !known {
-		want, err := f.say(f.stock, conversation)
-		require.NoError(f.t, err)
+	want, known := f.want[conversation]
+	if !known {
+		want, err = f.say(f.stock, conversation)
 		f.want[conversation] = want
 	}
-	return f.want[conversation]
+	return want, err
 }
 
 // say asks a server, within fleetWait.
@@ -233,7 +233,7 @@ func (f *fleet) say(s *server, conversation int) (a answer, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), fleetWait)
 	defer cancel()
 	body, err := s.Post(ctx, "/completion", map[string]any{
-		"prompt": someTokens(conversation, fleetTokens), "n_predict": 8, "temperature": 0, "seed": 1, "n_probs": 3, "return_tokens": true,
+		"prompt": someTokens(conversation, fleetTokens), "n_predict": 4, "temperature": 0, "seed": 1, "n_probs": 3, "return_tokens": true,
 	})
 	if err != nil {
 		return a, err
@@ -245,13 +245,13 @@ func (f *fleet) say(s *server, conversation int) (a answer, err error) {
 // try asks a box, and returns how many tokens were not computed. An answer that is not the stock server's, to the
 // bit, is an error.
 func (f *fleet) try(i, conversation int) (cached int, err error) {
-	want, began := f.expected(conversation), time.Now()
-	got, err := f.say(f.servers[i], conversation)
-	for took := int64(time.Since(began)); ; {
-		if longest := f.longest.Load(); took <= longest || f.longest.CompareAndSwap(longest, took) {
-			break
-		}
+	want, err := f.expected(conversation)
+	if err != nil {
+		return 0, err
 	}
+	began := time.Now()
+	got, err := f.say(f.servers[i], conversation)
+	f.took(time.Since(began))
 	if err == nil && !(slices.Equal(want.Tokens, got.Tokens) && slices.Equal(want.Probabilities, got.Probabilities)) {
 		err = fmt.Errorf("%v after %d cached tokens, want %v", got, got.Timings.Cached, want)
 	}
@@ -259,6 +259,12 @@ func (f *fleet) try(i, conversation int) (cached int, err error) {
 		err = fmt.Errorf("box %d, conversation %d: %w", i, conversation, err)
 	}
 	return got.Timings.Cached, err
+}
+
+func (f *fleet) took(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.longest = max(f.longest, d)
 }
 
 func (f *fleet) ask(i, conversation int) (cached int) {
@@ -377,64 +383,77 @@ func (f *fleet) faults() []fault {
 	}
 }
 
-// last: while all boxes are asked for old and new conversations, something happens to the engine, and ends. They
-// answer as before, and then share again.
-func (f *fleet) last(fault fault) {
-	f.t.Logf("the engine %s", fault.name)
-	held := f.spread(0, fleetBoxes) // by the first box alone
-	var answers [fleetBoxes]atomic.Int64
-	happens, ended := make(chan struct{}), make(chan struct{})
-	failed := make(chan error, fleetBoxes)
+// askers ask all boxes, each for one conversation after the other.
+type askers struct {
+	*fleet
+	answers [fleetBoxes]atomic.Int64
+	happens chan struct{} // closed: each box is asked for a conversation that another holds
+	ended   chan struct{} // closed: nothing more is asked
+	failed  chan error    // how each has ended
+}
+
+func (f *fleet) askAll(held []int) *askers {
+	a := &askers{fleet: f, happens: make(chan struct{}), ended: make(chan struct{}), failed: make(chan error, fleetBoxes)}
 	for i := range fleetBoxes {
-		go func() {
-			failed <- func() error {
-				happened := happens
-				for {
-					conversation := f.fresh()
-					select {
-					case <-happened:
-						conversation, happened = held[i], nil
-					case <-ended:
-						return nil
-					default:
-					}
-					if _, err := f.try(i, conversation); err != nil {
-						return err
-					}
-					answers[i].Add(1)
-				}
-			}()
-		}()
+		go func() { a.failed <- a.askFor(i, held[i]) }()
 	}
-	more := func(n int64) {
-		var least [fleetBoxes]int64
-		for i := range answers {
-			least[i] = answers[i].Load() + n
+	return a
+}
+
+// askFor asks a box for new conversations, and for that one when something happens.
+func (a *askers) askFor(i, held int) error {
+	for happens := a.happens; ; {
+		conversation := a.fresh()
+		select {
+		case <-happens:
+			conversation, happens = held, nil
+		case <-a.ended:
+			return nil
+		default:
 		}
-		require.Eventually(f.t, func() bool {
-			for i := range answers {
-				if answers[i].Load() < least[i] {
-					return len(failed) > 0
-				}
+		if _, err := a.try(i, conversation); err != nil {
+			return err
+		}
+		a.answers[i].Add(1)
+	}
+}
+
+// await waits until each box has given n more answers, or one has failed.
+func (a *askers) await(n int64) {
+	var least [fleetBoxes]int64
+	for i := range a.answers {
+		least[i] = a.answers[i].Load() + n
+	}
+	require.True(a.t, eventually(4*fleetWait, func() bool {
+		for i := range a.answers {
+			if a.answers[i].Load() < least[i] {
+				return len(a.failed) > 0
 			}
-			return true
-		}, 4*fleetWait, time.Millisecond)
-	}
-	more(1)
-	close(happens)
-	fault.begin()
-	more(3)
-	fault.end()
-	more(1)
-	close(ended)
-	for range fleetBoxes {
-		require.NoError(f.t, <-failed)
-	}
-	for i := range f.servers { // else the next fault would have to wait: the more there were, the longer boxes leave an engine alone
-		if !fleetLong && fault.name != "dies" {
-			f.servers[i].Kill()
-			f.start(i, f.boxes[i].dir, fleetPage)
 		}
+		return true
+	}))
+}
+
+// goOn: while all boxes are asked for old and new conversations, something happens to the engine, and ends. They
+// answer as before, and then share again.
+func (f *fleet) goOn(fault fault) {
+	f.t.Logf("the engine %s", fault.name)
+	all := f.askAll(f.spread(0, fleetBoxes))
+	all.await(1)
+	close(all.happens)
+	fault.begin()
+	all.await(2)
+	fault.end()
+	close(all.ended)
+	for range fleetBoxes {
+		require.NoError(f.t, <-all.failed)
+	}
+	if !fleetLong && fault.name != "dies" { // the more faults there were, the longer boxes leave an engine alone
+		for i, b := range f.boxes {
+			f.servers[i].Kill()
+			f.start(i, b.dir, fleetPage)
+		}
+		return
 	}
 	require.True(f.t, eventually(4*startMax, func() bool {
 		conversation := f.fresh()

@@ -38,11 +38,11 @@ func inOwnNetwork(t *testing.T) bool {
 	cmd := exec.Command(os.Args[0], "-test.run="+pattern, "-test.v", "-test.count=1", "-test.timeout="+flag.Lookup("test.timeout").Value.String())
 	cmd.Env = append(os.Environ(), networkEnv+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.CombinedOutput()
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr // as it comes: what a test that hangs has said
+	err := cmd.Run()
 	if errors.Is(err, unix.EPERM) {
 		t.Skip("networks of boxes need root: ", err)
 	}
-	t.Logf("%s", out)
 	require.NoError(t, err)
 	return false
 }
