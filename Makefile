@@ -128,7 +128,13 @@ staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
 
 .PHONY: shellcheck
 shellcheck: ## Check the shell scripts
-	shellcheck .ci/run .ci/shell scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-llama.sh scripts/gpu-suite.sh scripts/homebrew scripts/install.sh scripts/kvcached-tools scripts/llama-clients scripts/llama-newest scripts/native-hash scripts/nfs-packages scripts/release scripts/test-llama-upstream scripts/test-long scripts/test-newcomer scripts/test-release scripts/test-shards
+	shellcheck .ci/run .ci/shell scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-llama.sh scripts/gpu-suite.sh scripts/homebrew scripts/install.sh scripts/kvcached-tools scripts/llama-clients scripts/llama-newest scripts/native-hash scripts/nfs-packages scripts/nginx scripts/release scripts/team-servers scripts/test-llama-upstream scripts/test-long scripts/test-newcomer scripts/test-release scripts/test-shards
+
+# Without them, tests of a team's engines and of its gateway skip, and fail where CI=true.
+.PHONY: test-servers
+test-servers: ## Install the servers that tests start, below build/
+	scripts/team-servers || [ "$${CI:-}" != true ]
+	scripts/nginx
 
 # Packages where goroutines meet run under the race detector, which takes four times as long.
 # Tests of the store that try thousands of states one after another leave it out by themselves.
@@ -136,7 +142,7 @@ RACE := ./cmd/... ./diskstore/... ./engine ./llamastate/... ./rates ./llamatier/
 CALM := ./diskstore/encoding/... ./diskstore/pagefile
 without = $$(go list $(1) | grep -vxF "$$(go list $(2))")
 .PHONY: test-go
-test-go: ## Run the tests that need no built Ollama, and kvcache's, which a change of the store can break
+test-go: test-servers ## Run the tests that need no built Ollama, and kvcache's, which a change of the store can break
 	go test -race -parallel 8 -timeout 30m $(call without,$(RACE),$(CALM) $(NATIVE)) ./kvcache/...
 	go test -parallel 8 -timeout 30m ./diskstore $(CALM) $(call without,./...,$(RACE) $(NATIVE) ./internal/ollamatest $(LLAMA) $(TORTURE))
 	go -C tools test ./...
@@ -149,7 +155,7 @@ test-smoke: build ## Build the patched Ollama, restore a conversation in it, try
 	go test -count=1 -timeout 15m -run 'TestRestoredLogitsAreBitIdentical/^flash_f16' ./internal/e2e
 
 .PHONY: test-llama
-test-llama: test-deps test-gpu-llama ## Build a stock Ollama of today and test it with our llama-server
+test-llama: test-deps test-servers test-gpu-llama ## Build a stock Ollama of today and test it with our llama-server
 	scripts/build-llama-server
 	scripts/llama-clients
 	SHARDS=2 scripts/test-shards $(LLAMA)
@@ -192,7 +198,7 @@ test-nfs: ## Test the page store on NFS: a server and two clients, each a virtua
 # steps of interleaved requests, all sizes of attention, ten minutes of random users twice,
 # 128k tokens, the native engine, every release that can be had, the newest with every model.
 .PHONY: test-long
-test-long: build build-paged ## Run the long form of tests that have one: five hours
+test-long: build build-paged test-servers ## Run the long form of tests that have one: five hours
 	scripts/build-llama-server
 	scripts/test-long $(PARTS)
 

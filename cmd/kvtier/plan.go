@@ -26,7 +26,7 @@ import (
 // planFlags are the flags of plan. Sizes and numbers of tokens are texts with units.
 type planFlags struct {
 	context, vram, ram, ssd, tokensADay, tbw, cacheType string
-	parallel                                            int
+	parallel, team                                      int
 	prefill, readMB                                     float64
 	noMeasure, observe                                  bool
 }
@@ -90,6 +90,7 @@ recommends changes. Nothing is changed.`,
 	cli.Flag(flags, &f.tbw, "tbw", giveSize, "writing for which the disk is rated, such as 600T")
 	cli.Flag(flags, &f.cacheType, "cache-type", "f16, q8_0 or q4_0", "type of K/V, as OLLAMA_KV_CACHE_TYPE")
 	cli.Flag(flags, &f.parallel, "parallel", "a number of slots", "slots, as OLLAMA_NUM_PARALLEL")
+	cli.Flag(flags, &f.team, "team", "a number of people", "people who share an engine, each with a conversation of --ctx")
 	cli.Flag(flags, &f.prefill, "prefill-tps", giveRate, "tokens per second that this machine computes of a prompt")
 	cli.Flag(flags, &f.readMB, "read-mb", "MB per second", "rate of the disk in MB/s, instead of measuring it")
 	flags.BoolVar(&f.noMeasure, "no-measure", false, "do not measure the disk")
@@ -176,6 +177,9 @@ func (f planFlags) input(flags *pflag.FlagSet, at *storage) (*sizing.Input, erro
 		}
 	}
 	in.Slots = sizing.Figure{Value: float64(f.parallel), Unit: sizing.Count, Origin: origin("parallel"), From: "--parallel"}
+	if flags.Changed("team") {
+		in.Team = sizing.Figure{Value: float64(f.team), Unit: sizing.Count, Origin: sizing.Given, From: "--team"}
+	}
 	if f.readMB > 0 {
 		in.Disk = sizing.Figure{Value: f.readMB * 1e6, Unit: sizing.BytesPerS, Origin: sizing.Given, From: "--read-mb"}
 	}

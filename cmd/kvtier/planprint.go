@@ -60,6 +60,9 @@ func modelRows(p *sizing.Plan) [][]string {
 	if p.Restored.Value != p.Stored.Value {
 		rows = append(rows, row("restore reads", p.Restored))
 	}
+	if p.Team != nil {
+		rows = append(rows, row("a team's pages", *p.Team))
+	}
 	if p.WrittenADay != nil {
 		rows = append(rows, row("written", *p.WrittenADay), row("disk lasts", *p.Life))
 	}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -22,8 +23,20 @@ type Server struct {
 	ended   chan struct{} // closed when Process has ended
 }
 
+// Host is where a server runs, this machine or a network namespace.
+type Host struct {
+	Address string   // it listens on
+	Enter   []string // a command that starts a server there, such as nsenter; none for this process's network
+}
+
+func (h Host) start(t testing.TB, path string, args []string, ready func() error) *Server {
+	t.Helper()
+	command := slices.Concat(h.Enter, []string{path}, args)
+	return Start(t, command[0], command[1:], ready)
+}
+
 // Find returns the path of a program: that in an environment variable, or build/team/bin/PROGRAM in the
-// repository around the working directory. Find skips the test without one.
+// repository around the working directory. Without one Find skips the test, or fails it where CI=true.
 func Find(t testing.TB, variable, program string) string {
 	t.Helper()
 	if path := os.Getenv(variable); path != "" {
@@ -40,7 +53,11 @@ func Find(t testing.TB, variable, program string) string {
 			return path
 		}
 	}
-	t.Skipf("no %s: run scripts/team-servers, or name one in %s", program, variable)
+	const missing = "no %s: run scripts/team-servers, or name one in %s"
+	if os.Getenv("CI") == "true" {
+		t.Fatalf(missing, program, variable)
+	}
+	t.Skipf(missing, program, variable)
 	return ""
 }
 

@@ -23,12 +23,21 @@ const grpcAbove = 10_000
 
 // Weed starts SeaweedFS, all of its parts in one process, and returns the address at which it speaks S3.
 func Weed(t testing.TB) (*Server, string) {
+	t.Helper()
+	server, endpoint, _ := Host{Address: "127.0.0.1"}.Weed(t)
+	return server, endpoint
+}
+
+// Weed starts SeaweedFS on a host, and returns also the folder with what it stores.
+func (h Host) Weed(t testing.TB) (server *Server, endpoint, dir string) {
+	t.Helper()
 	path := Find(t, "KVTIER_WEED", "weed")
-	dir, config := t.TempDir(), filepath.Join(t.TempDir(), "s3.json")
+	dir = t.TempDir()
+	config := filepath.Join(t.TempDir(), "s3.json")
 	identities := fmt.Sprintf(`{"identities": [{"name": "test", "credentials": [{"accessKey": %q, "secretKey": %q}], "actions": ["Admin"]}]}`, WeedAccess, WeedSecret)
 	require.NoError(t, os.WriteFile(config, []byte(identities), 0o600))
 	ports := freePorts(t, 4)
-	endpoint := "http://127.0.0.1:" + ports[3]
+	endpoint = "http://" + net.JoinHostPort(h.Address, ports[3])
 	t.Cleanup(func() { // no option moves these
 		for _, port := range ports {
 			n, _ := strconv.Atoi(port)
@@ -38,8 +47,8 @@ func Weed(t testing.TB) (*Server, string) {
 			}
 		}
 	})
-	server := Start(t, path, []string{
-		"-logdir", dir, "server", "-dir", dir, "-ip", "127.0.0.1", "-ip.bind", "127.0.0.1",
+	server = h.start(t, path, []string{
+		"-logdir", dir, "server", "-dir", dir, "-ip", h.Address, "-ip.bind", h.Address,
 		"-master.port", ports[0], "-volume.port", ports[1], "-filer", "-filer.port", ports[2], "-s3", "-s3.port", ports[3],
 		"-filer.localSocket", filepath.Join(dir, "filer"), "-s3.localSocket", filepath.Join(dir, "s3"),
 		"-s3.config", config, "-s3.port.iceberg", "0", "-master.telemetry=false", "-volume.max", "20", "-master.volumeSizeLimitMB", "64",
@@ -50,7 +59,7 @@ func Weed(t testing.TB) (*Server, string) {
 		}
 		return err
 	})
-	return server, endpoint
+	return server, endpoint, dir
 }
 
 // freePorts finds ports at which, and at those for gRPC, nobody listens.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -45,6 +46,8 @@ type Options struct {
 	Args  []string // more of them
 	Env   []string // more variables, KEY=value
 	Log   string   // of our daemon, with Root
+	Host  string   // the address that it listens on; "" is 127.0.0.1
+	Enter []string // a command that starts the server in its own place, such as nsenter
 }
 
 // Server is a running llama-server.
@@ -72,8 +75,8 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	name := "llama-server-real"
-	s := &Server{URL: fmt.Sprintf("http://127.0.0.1:%d", port), output: ollamatest.NewLog(nil)}
+	name, host := "llama-server-real", cmp.Or(o.Host, "127.0.0.1")
+	s := &Server{URL: fmt.Sprintf("http://%s:%d", host, port), output: ollamatest.NewLog(nil)}
 	if o.Root != "" {
 		name = "llama-server"
 		if !o.Hung {
@@ -81,9 +84,11 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 			s.log, s.logged = o.Log, len(before)
 		}
 	}
-	s.cmd = exec.Command(filepath.Join(o.Dir, "lib", "ollama", name), append([]string{
-		"--model", o.Model, "--port", strconv.Itoa(port), "--host", "127.0.0.1", "--no-webui", "--offline",
-	}, o.Args...)...)
+	command := slices.Concat(o.Enter, []string{
+		filepath.Join(o.Dir, "lib", "ollama", name),
+		"--model", o.Model, "--port", strconv.Itoa(port), "--host", host, "--no-webui", "--offline",
+	}, o.Args)
+	s.cmd = exec.Command(command[0], command[1:]...)
 	s.cmd.Env = append(os.Environ(), "OLLAMA_KV_TIERING=1", "OLLAMA_KV_TIER_LOCAL="+o.Root, "KVTIER_LLAMA_LOG="+o.Log)
 	s.cmd.Env = append(s.cmd.Env, o.Env...)
 	if s.process, err = ollamatest.StartProcess(s.cmd, s.output); err != nil {

@@ -16,6 +16,7 @@ type Input struct {
 	CacheType string
 	Context   Figure // tokens of a slot
 	Slots     Figure
+	Team      Figure // people with a context each; not known without a team
 	// VRAM, RAM and SSD are the room: the video memory of the card, the memory for K/V beside
 	// it, and the disk for pages. One that was not given is not planned for.
 	VRAM, RAM, SSD Figure
@@ -40,6 +41,7 @@ type Input struct {
 const (
 	CellsMax = 1 << 31 // tokens of all slots together
 	slotsMax = 1 << 10
+	teamMax  = 1_000_000
 )
 
 // Check refuses values of a user for which there is no plan.
@@ -49,6 +51,8 @@ func (in *Input) Check() error {
 		return fmt.Errorf("the type of K/V is %q; give one of f16, q8_0 and q4_0", in.CacheType)
 	case in.Context.Value < 1 || in.Slots.Value < 1 || in.Slots.Value > slotsMax || in.Context.Value*in.Slots.Value > CellsMax:
 		return fmt.Errorf("%.0f slots of %.0f tokens cannot be planned; give 1 to %d slots, and at most %d tokens in all of them", in.Slots.Value, in.Context.Value, slotsMax, int64(CellsMax))
+	case in.Team.Origin != "" && (in.Team.Value < 1 || in.Team.Value > teamMax):
+		return fmt.Errorf("a team of %.0f cannot be planned; give 1 to %d people", in.Team.Value, teamMax)
 	case in.PageTokens < 1:
 		return fmt.Errorf("a page has %d tokens", in.PageTokens)
 	}

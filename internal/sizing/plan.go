@@ -18,19 +18,20 @@ type Plan struct {
 	CacheType    string   `json:"cache_type"`
 	Notes        []string `json:"notes"` // sentences on parts that the figures leave out
 
-	FullLayers   Figure `json:"full_layers"`
-	WindowLayers Figure `json:"window_layers"`
-	StateLayers  Figure `json:"state_layers"`
-	Weights      Figure `json:"weights"`
-	Token        Figure `json:"token_bytes"`        // of all layers
-	TokenFull    Figure `json:"token_bytes_beyond"` // beyond the windows
-	State        Figure `json:"state_bytes"`
-	Context      Figure `json:"context"`
-	Slots        Figure `json:"slots"`
-	Cells        Figure `json:"cell_bytes"`    // of the engine's own cache, all slots
-	Stored       Figure `json:"stored_bytes"`  // the page files of one conversation of the context's length
-	StoredLlama  Figure `json:"stored_llama"`  // the same under llama-server
-	Restored     Figure `json:"restore_bytes"` // that a restore of it reads
+	FullLayers   Figure  `json:"full_layers"`
+	WindowLayers Figure  `json:"window_layers"`
+	StateLayers  Figure  `json:"state_layers"`
+	Weights      Figure  `json:"weights"`
+	Token        Figure  `json:"token_bytes"`        // of all layers
+	TokenFull    Figure  `json:"token_bytes_beyond"` // beyond the windows
+	State        Figure  `json:"state_bytes"`
+	Context      Figure  `json:"context"`
+	Slots        Figure  `json:"slots"`
+	Cells        Figure  `json:"cell_bytes"`    // of the engine's own cache, all slots
+	Stored       Figure  `json:"stored_bytes"`  // the page files of one conversation of the context's length
+	StoredLlama  Figure  `json:"stored_llama"`  // the same under llama-server
+	Restored     Figure  `json:"restore_bytes"` // that a restore of it reads
+	Team         *Figure `json:"team_bytes"`    // the page files of a team in an engine
 
 	Places   []Place  `json:"places"`
 	Defaults []Place  `json:"defaults"` // with the default budgets
@@ -98,6 +99,10 @@ func Make(in Input) *Plan {
 		Stored:      computed(float64(s.StoredBytes(context, t)), Bytes, "rows of all layers"),
 		StoredLlama: computed(float64(s.RestoreBytes(context, t)), Bytes, "windows and states at the end alone"),
 		Restored:    computed(float64(s.RestoreBytes(context, t)), Bytes, "of windows, the positions that are kept"),
+	}
+	if in.Team.known() {
+		team := computed(in.Team.Value*p.StoredLlama.Value, Bytes, fmt.Sprintf("%.0f people, a context each, under llama-server", in.Team.Value))
+		p.Team = &team
 	}
 	if s.Context > 0 && context > s.Context {
 		p.Notes = append(p.Notes, fmt.Sprintf("The model was trained for %d tokens, and Ollama lowers a longer context to that.", s.Context))
