@@ -73,6 +73,9 @@ func (t *Tier) Touch(ctx context.Context, name pagefile.Name, used time.Time) er
 	return write(ctx, t, t.StepIn, func(ctx context.Context) error { return t.Inner.Touch(ctx, name, used) })
 }
 
+// Note does no I/O.
+func (t *Tier) Note(name pagefile.Name, used time.Time) bool { return tier.Note(t.Inner, name, used) }
+
 func (t *Tier) Remove(ctx context.Context, judged tier.Info) (bool, error) {
 	return doWrite(ctx, t, t.StepIn, nil, func(ctx context.Context) (bool, error) { return t.Inner.Remove(ctx, judged) })
 }
