@@ -48,8 +48,21 @@ type world struct {
 
 // truth is what nobody in the world knows: real times.
 type truth struct {
-	used  time.Time
-	known time.Time // use that every machine can know of
+	used    time.Time
+	written []writtenUse // the earliest first
+}
+
+// writtenUse is a use of which others learn: those that collect already look again within usesEvery.
+type writtenUse struct{ used, at time.Time }
+
+// known is the last use that all machines know.
+func (p *truth) known(now time.Time) (used time.Time) {
+	for _, w := range p.written {
+		if now.Sub(w.at) > usesEvery {
+			used = tier.Later(used, w.used)
+		}
+	}
+	return used
 }
 
 // machine is a process on a machine with a clock of its own.
@@ -92,12 +105,13 @@ func (w *world) fail(f string, a ...any) { w.wrong = append(w.wrong, fmt.Sprintf
 func (w *world) left(name pagefile.Name) {
 	gone, now := w.pages[name], w.time()
 	delete(w.pages, name)
-	if now.Sub(gone.known) > inUse {
+	known := gone.known(now)
+	if now.Sub(known) > inUse {
 		return
 	}
 	for _, stays := range w.pages {
 		if age := now.Sub(stays.used); age > old {
-			w.fail("a page used %v ago went, and one used %v ago stays", now.Sub(gone.known), age)
+			w.fail("a page used %v ago went, and one used %v ago stays", now.Sub(known), age)
 			return
 		}
 	}
@@ -137,7 +151,7 @@ func (m *machine) put() {
 		m.w.fail("a page is not stored: %v", err)
 		return
 	}
-	m.w.pages[name] = &truth{m.w.time(), m.w.time()}
+	m.w.pages[name] = &truth{m.w.time(), []writtenUse{{m.w.time(), m.w.time()}}}
 	m.w.measure()
 }
 
@@ -169,6 +183,9 @@ func (m *machine) collect(want room.Demand) {
 // use looks a page up and notes its use.
 func (m *machine) use(name pagefile.Name) {
 	infos, err := m.tier.Find(ctx, []pagefile.Name{name}, false)
+	if err == nil && !infos[0].Found() && m.w.sleeper != nil {
+		return // the one that sleeps has just removed it
+	}
 	if err != nil || !infos[0].Found() {
 		m.w.fail("a page that nobody removed is missing: %v", err)
 		return
@@ -185,7 +202,7 @@ func (m *machine) write() {
 	m.tier.writeUses(ctx)
 	for name, used := range m.noted {
 		if p := m.w.pages[name]; p != nil {
-			p.known = tier.Later(p.known, used)
+			p.written = append(p.written, writtenUse{used, m.w.time()})
 		}
 	}
 	clear(m.noted)
