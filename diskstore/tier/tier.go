@@ -304,6 +304,12 @@ func Doubtful(err error) bool {
 	return errors.Is(err, pagefile.ErrDamaged) || errors.As(err, &wrongPlace) || errors.Is(err, ErrStale)
 }
 
+// SameDamage reports whether two reads, of which the second opened the file anew, are no proof against each other:
+// they found the same damage. Where they differ, memory or a network makes it.
+func SameDamage(first, second error) bool {
+	return !errors.Is(first, pagefile.ErrDamaged) || !Doubtful(second) || first.Error() == second.Error()
+}
+
 // ErrStale reports an open file that its server no longer knows: another machine has removed
 // or replaced the file. Opening the name again shows which.
 var ErrStale = errors.New("diskstore: file was removed or replaced by another machine")
