@@ -102,6 +102,15 @@ func (r *Root) Dirs() (local, remote *dir.Tier) {
 	return r.s.disk, remote
 }
 
+// Engine returns the remote tier that is no directory, for package inspect, and what names it; nil without one.
+// Close closes it.
+func (r *Root) Engine() (t tier.Tier, where string) {
+	if r.s.remote == nil || r.s.remote.root != nil {
+		return nil, ""
+	}
+	return r.s.guard, r.s.remote.where
+}
+
 // Close ends running operations and closes the tiers. A root that does not answer is not an
 // error: the next process removes the files left there.
 func (r *Root) Close() error {
@@ -291,6 +300,7 @@ func (lv *level) report(opt GCOptions, to *GCTier) {
 
 func (lv *level) rootUsage(ctx context.Context) (RootTierUsage, error) {
 	u := RootTierUsage{TierConfig: lv.config}
+	u.Root = lv.where
 	var err error
 	if u.Space, err = lv.tier.Space(ctx); err != nil {
 		return u, err

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -62,6 +63,11 @@ var _ tier.Tier = (*Tier)(nil)
 // New returns a tier in a bucket that exists, below a prefix: New asks nothing. The prefix is empty or ends with a slash.
 func New(client *s3.Client, bucket, prefix string) *Tier {
 	return &Tier{client: client, bucket: bucket, prefix: prefix, id: rand.Text(), now: time.Now}
+}
+
+// String is the address, without its settings.
+func (t *Tier) String() string {
+	return Scheme + "://" + strings.TrimSuffix(t.bucket+"/"+t.prefix, "/")
 }
 
 // begin begins every method.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -30,6 +31,9 @@ type sealedTier struct {
 func New(inner tier.Tier, keys Keys, log *slog.Logger) tier.Tier {
 	return &sealedTier{inner: inner, keys: keys, log: log, owners: make(map[pagefile.Key]*key)}
 }
+
+// String is that of the inner tier.
+func (t *sealedTier) String() string { return fmt.Sprint(t.inner) }
 
 // foreign says once that a file of another key was found.
 func (t *sealedTier) foreign() {
