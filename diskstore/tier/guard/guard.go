@@ -65,6 +65,9 @@ func New(inner tier.Tier, lookupIn, stepIn time.Duration, log *slog.Logger, now 
 		Appeared: func(tier.Committed) {},
 		panics:   panics{log: log},
 	}
+	if _, directory := inner.(tier.Disk); !directory {
+		t.Breaker.remedy = engineRemedy
+	}
 	t.ends.workers, t.ends.panics = t.Transfer, &t.panics
 	return t
 }

@@ -169,9 +169,12 @@ var errCondition = errors.New("the object has changed meanwhile")
 // errUnknown reports a request that the store does not know.
 var errUnknown = errors.New("the store does not know this request")
 
+// errNoBucket is a place that only a person can make.
+var errNoBucket = fmt.Errorf("the bucket does not exist, make it or name another: %w", tier.ErrRootMissing)
+
 // meanings are the errors that mean something to a tier, by code, or by status where the code says nothing.
 var meanings = map[string]error{
-	"NoSuchBucket": tier.ErrRootMissing, "NoSuchKey": tier.ErrNotFound, "NotFound": tier.ErrNotFound,
+	"NoSuchBucket": errNoBucket, "NoSuchKey": tier.ErrNotFound, "NotFound": tier.ErrNotFound,
 	"PreconditionFailed": errCondition, "ConditionalRequestConflict": errCondition,
 	"QuotaExceeded": tier.ErrNoSpace, "XMinioStorageFull": tier.ErrNoSpace, "InsufficientStorage": tier.ErrNoSpace,
 }
