@@ -353,7 +353,7 @@ func (t *Tier) tryConditions(ctx context.Context) error {
 	if t.tried.Load() {
 		return nil
 	}
-	key := probe + t.id
+	key := probe + rand.Text() // no other goroutine deletes it meanwhile
 	if _, err := t.put(ctx, key, nil, always); err != nil {
 		return err
 	}
