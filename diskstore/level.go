@@ -28,7 +28,7 @@ type level struct {
 	name   string // tier.Local or tier.Remote
 	far    bool   // the remote tier
 	config TierConfig
-	where  string // names the tier in errors: its root or, without a root, the type of Options.RemoteTier
+	where  string // names the tier: its root, or Options.RemoteTier by its String or type
 	tier   tier.Disk
 
 	// root is the directory of the tier, nil for a RemoteTier that is not a directory. A tool may wait
@@ -68,6 +68,9 @@ type level struct {
 func (s *Store) openLevel(lv *level, perDay int64, files counted.Options) {
 	if lv.where = lv.config.Root; lv.where == "" {
 		lv.where = fmt.Sprintf("%T", s.opt.RemoteTier)
+		if named, ok := s.opt.RemoteTier.(fmt.Stringer); ok {
+			lv.where = named.String()
+		}
 	}
 	lv.pages, lv.pageTokens, lv.now = s.pages, s.opt.PageTokens, func() time.Time { return s.now() }
 	lv.behind, lv.failures, lv.collecting = s.promoting, &s.counts.tierErrors, work.NewQueue()

@@ -102,6 +102,15 @@ func (r *Root) Dirs() (local, remote *dir.Tier) {
 	return r.s.disk, remote
 }
 
+// RemoteTier returns the remote tier that is no directory, for package inspect, and what names it; nil without one.
+// Close closes it.
+func (r *Root) RemoteTier() (t tier.Tier, where string) {
+	if r.s.remote == nil || r.s.remote.root != nil {
+		return nil, ""
+	}
+	return r.s.guard, r.s.remote.where
+}
+
 // Close ends running operations and closes the tiers. A root that does not answer is not an
 // error: the next process removes the files left there.
 func (r *Root) Close() error {
@@ -291,6 +300,7 @@ func (lv *level) report(opt GCOptions, to *GCTier) {
 
 func (lv *level) rootUsage(ctx context.Context) (RootTierUsage, error) {
 	u := RootTierUsage{TierConfig: lv.config}
+	u.Root = lv.where
 	var err error
 	if u.Space, err = lv.tier.Space(ctx); err != nil {
 		return u, err
@@ -378,8 +388,8 @@ type QuarantineDrop struct {
 	Bytes int64 // physical
 }
 
-// errNoDirectory reports a tier whose quarantine cannot be looked through.
-var errNoDirectory = errors.New("diskstore: the tier is not a directory, and keeps quarantined files by its own rules")
+// ErrNoDirectory reports a tier whose quarantine cannot be looked through.
+var ErrNoDirectory = errors.New("diskstore: the tier is not a directory, and keeps quarantined files by its own rules")
 
 // DropQuarantined removes the files in quarantine that are, or may be, pages of the fingerprints that picked
 // accepts: a damaged page contains a prompt as well. A file whose header names no fingerprint may belong to
@@ -396,7 +406,7 @@ func (r *Root) DropQuarantined(ctx context.Context, picked func(fingerprint page
 	for _, lv := range r.s.tiers {
 		root, counts := lv.root, lv.book.State().Counts
 		if root == nil {
-			errs = append(errs, fmt.Errorf("remove files in quarantine in %s: %w", lv.where, errNoDirectory))
+			errs = append(errs, fmt.Errorf("remove files in quarantine in %s: %w", lv.where, ErrNoDirectory))
 			continue
 		}
 		files, bytes, err := root.DropQuarantined(ctx, picked, dryRun)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -146,7 +147,9 @@ func (f *collectFlags) run(ctx context.Context, out *output, at *storage, models
 				done.Tiers[i].Quarantined = drop.Files
 				done.Tiers[i].Bytes += drop.Bytes
 			}
-			if err != nil && report.RemoteErr == nil {
+			if errors.Is(err, diskstore.ErrNoDirectory) { // which is no failure of this verb
+				fmt.Fprintln(out.stderr, err)
+			} else if err != nil && report.RemoteErr == nil {
 				return errors.Join(err, promptsErr)
 			}
 		}

@@ -69,7 +69,7 @@ func runIn(ctx context.Context, h host, args []string) int {
 		fmt.Fprintf(out.stderr, "Error: %s\n", strings.ReplaceAll(text, "\n", "\n  "))
 	}
 	if tier.NoAnswer(err) {
-		fmt.Fprintln(out.stderr, "Is it mounted, and its server up? --timeout waits longer.")
+		fmt.Fprintln(out.stderr, "Is it mounted, and its server up and within reach? --timeout waits longer.")
 	}
 	return cli.Status(err)
 }

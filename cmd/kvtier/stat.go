@@ -34,6 +34,7 @@ type tierStat struct {
 	Processes int            `json:"processes"`
 	Written   []writtenOnDay `json:"written"`
 	Error     string         `json:"error,omitempty"` // reason why the other fields are empty
+	Engine    bool           `json:"engine"`          // it has no disk of this machine
 }
 
 // writtenOnDay is the number of bytes written in one UTC day.
@@ -85,6 +86,7 @@ func (at *storage) stat(usage diskstore.RootUsage) []tierStat {
 		tiers = append(tiers, newTierStat(tier.Remote, usage.Remote))
 	}
 	for i, t := range tiers {
+		tiers[i].Engine = t.Tier == tier.Remote && at.config.Address != ""
 		if budget := at.budget(t.Tier); at.budgets[t.Tier] && t.Error == "" {
 			tiers[i].Budget = &budget
 		}
@@ -150,6 +152,13 @@ func (t tierStat) cells() []string {
 	}
 	if t.LastHit != nil {
 		hits += ", the last " + format.HumanTimeLower(*t.LastHit, "")
+	}
+	if t.Engine { // the rest is its operator's to see
+		budget := budgetText(t.Budget)
+		if t.Budget != nil && *t.Budget == 0 {
+			budget = "the engine's own"
+		}
+		return []string{t.Root, budget, count(t.Pages), count(t.Tails), count(t.Lossy), humanBytes(t.PageBytes), booked, "-", "-", count(t.Models), hits, "-", "-"}
 	}
 	return []string{
 		t.Root, budgetText(t.Budget), count(t.Pages), count(t.Tails), count(t.Lossy), humanBytes(t.PageBytes), booked,

@@ -68,6 +68,7 @@ func given(flags *pflag.FlagSet) (map[string]string, error) {
 			if !(gb >= 0 && gb*1e9 <= math.MaxInt64/2) {
 				return nil, cli.BadValue(flag, text)
 			}
+		} else if name == "remote" && strings.Contains(text, "://") { // an engine
 		} else if text, err = filepath.Abs(text); err != nil {
 			return nil, fmt.Errorf("find --%s %s: %w", name, text, err)
 		}
@@ -138,7 +139,7 @@ func (by rights) do(something func() error) error {
 
 func (at *storage) addFlags(flags *pflag.FlagSet) {
 	flags.String("root", "", "directory that holds v1, instead of "+localVar+" and "+instanceVar+"; the variables of budgets and of the remote tier then count for nothing")
-	flags.String("remote", "", "directory of the remote tier, instead of "+remoteVar)
+	flags.String("remote", "", "directory or address of the remote tier, instead of "+remoteVar)
 	flags.Float64("local-gb", 0, "budget of the local tier in GB, instead of "+localGBVar)
 	flags.Float64("remote-gb", 0, "budget of the remote tier in GB, instead of "+remoteGBVar)
 	flags.DurationVar(&at.timeout, "timeout", 0, "how long a directory may take to answer, once (default 15s, 1m where pages are read or written, 2s for ps, why, top and limit, 10s for doctor); 0 waits for ever")
@@ -287,6 +288,7 @@ func (at *storage) open(ctx context.Context) (*roots, error) {
 	case err == nil:
 		r := &roots{root, inspect.Roots{Log: at.log}}
 		r.Local, r.Remote = root.Dirs()
+		r.Engine, r.Where = root.RemoteTier()
 		return r, nil
 	case missing(err) && at.service.Service == "":
 		return nil, fmt.Errorf("%s does not exist, so no server keeps pages there; give the server's directory as --root or in %s, or run %s", local.Root, localVar, machine.WithSudo(rooted(at.args, "DIRECTORY")...))

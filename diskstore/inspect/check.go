@@ -140,6 +140,10 @@ func (r *Roots) Check(ctx context.Context, opt CheckOptions) ([]TierCheck, error
 			return checks, err
 		}
 	}
+	if r.Engine != nil {
+		check, err := checkEngine(ctx, r.Engine, r.Where, opt)
+		return append(checks, check), err
+	}
 	return checks, nil
 }
 
@@ -150,7 +154,11 @@ func checkTier(ctx context.Context, t, other *dir.Tier, tier string, opt CheckOp
 		rep:   TierCheck{Tier: tier, Root: t.Root, Problems: make(map[Problem]int)},
 		temps: make(map[string]dir.Entry), havePages: make(map[pagefile.Key]bool), haveManifest: make(map[pagefile.Key]bool),
 	}
-	err := c.run(ctx)
+	return c.end(ctx, c.run(ctx))
+}
+
+// end returns the result and ctx's error.
+func (c *checker) end(ctx context.Context, err error) (TierCheck, error) {
 	if ctx.Err() != nil {
 		return c.rep, ctx.Err()
 	}

@@ -21,7 +21,9 @@ import (
 // Servers may use the directories at the same time.
 type Roots struct {
 	Local  *dir.Tier
-	Remote *dir.Tier    // nil without a remote tier
+	Remote *dir.Tier    // nil without a remote directory
+	Engine tier.Tier    // the remote tier that is no directory, which Check alone looks at; nil without one
+	Where  string       // names Engine
 	Log    *slog.Logger // nil discards
 }
 

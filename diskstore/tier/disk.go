@@ -75,9 +75,9 @@ type Aside struct {
 
 // OnDisk returns t if t is a Disk, and otherwise a Disk on t, an object store. There an upload that
 // has committed and a file that was removed stay so in a power cut, uploads that were given up leave
-// nothing, files in quarantine count in no budget, this machine's clock is the right one, and nobody
-// remembers pages that left. Nothing keeps two processes from collecting at the same time: they remove too
-// much, at worst.
+// nothing, files in quarantine count in no budget, and nobody remembers pages that left. Unless t is Collected,
+// this machine's clock is the right one, and nothing keeps two processes from collecting at the same time: they
+// remove too much, at worst.
 func OnDisk(t Tier) Disk {
 	if disk, ok := t.(Disk); ok {
 		return disk
@@ -94,7 +94,22 @@ func (objects) Aside(context.Context) (Aside, error)               { return Asid
 func (objects) EmptyQuarantine(context.Context) (int64, error)     { return 0, nil }
 func (objects) Left() int64                                        { return 0 }
 func (objects) Space(context.Context) (Space, error)               { return Space{}, nil }
-func (objects) Now(context.Context) (time.Time, error)             { return time.Now(), nil }
-func (objects) Lock(context.Context) (release func(), err error)   { return func() {}, nil }
+
+func (o objects) Now(ctx context.Context) (time.Time, error) {
+	if t, ok := o.Tier.(Collected); ok {
+		return t.Now(ctx)
+	}
+	return time.Now(), nil
+}
+
+func (o objects) Lock(ctx context.Context) (release func(), err error) {
+	if t, ok := o.Tier.(Collected); ok {
+		return t.Lock(ctx)
+	}
+	return func() {}, nil
+}
+
+// Note is that of a [Noter].
+func (o objects) Note(name pagefile.Name, used time.Time) bool { return Note(o.Tier, name, used) }
 
 func (objects) Tombstones(context.Context, func([]byte) []byte) ([]byte, error) { return nil, nil }

@@ -9,10 +9,10 @@ names for one that others operate. None of these packages imports another.
 
 Package s3 keeps a tier in an object store, package valkey in Valkey or Redis; package sealed encrypts what one of
 them has. internal/remote opens the one that a variable names. Put another in a folder beside them. Implement the 13
-methods of Tier, and the types Upload and Blob, and run the cases of package tiertest on it. diskstore.Open takes
-the tier from Options.RemoteTier and puts package guard around it. Set Options.RemoteTimeout if a look-up may take
-longer than 250 ms. A Root counts and collects the pages: kvtier ls, stat, gc and rm, which then cannot empty the
-tier's quarantine and say so. Package inspect sees directories alone, and with it kvtier check, repair and export.
+methods of Tier, and the types Upload and Blob, and run the cases of package tiertest on it. A tier may be a
+Noter and Collected as well. diskstore.Open takes the tier from Options.RemoteTier and puts package guard around it.
+Set Options.RemoteTimeout if a look-up may take longer than 250 ms. A Root counts and collects the pages: kvtier ls, stat, gc and rm, which then cannot empty the
+tier's quarantine and say so. Package inspect checks and repairs any tier, and exports from directories alone.
 
 # The judged file
 

@@ -1,6 +1,9 @@
 package tier
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // Errors of opening a store. The configuration is wrong or unsafe, and nothing has been written.
 var (
@@ -47,6 +50,9 @@ var (
 
 	// ErrLocked reports that another process is collecting this tier.
 	ErrLocked = errors.New("diskstore: another process is collecting")
+
+	// ErrUncollected reports an engine that cannot tell one collector from two: rules of its own remove pages.
+	ErrUncollected = fmt.Errorf("diskstore: nobody collects an engine that ignores conditions: %w", ErrLocked)
 
 	// ErrClosed reports use of a store after Close.
 	ErrClosed = errors.New("diskstore: store is closed")

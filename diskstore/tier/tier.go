@@ -187,6 +187,26 @@ func FindAtOnce(t Tier) int {
 	return 16
 }
 
+// Noter is a Tier that writes many uses of files at once, some minutes later: that of an engine which keeps no times
+// of access, where each Touch is a request. Uses are lost with the process.
+type Noter interface {
+	// Note moves a file's recency forward, to used, unless it is later already. Other processes learn of it when
+	// the uses are written. Note does no I/O. The file need not exist. Note reports false if nothing was noted.
+	Note(name pagefile.Name, used time.Time) bool
+}
+
+// Note is that of a [Noter], and false for any other tier.
+func Note(t Tier, name pagefile.Name, used time.Time) bool {
+	n, ok := t.(Noter)
+	return ok && n.Note(name, used)
+}
+
+// Collected is a Tier of which one machine at a time removes files, and which tells its own time.
+type Collected interface {
+	Lock(ctx context.Context) (release func(), err error) // as that of [Disk], or ErrUncollected
+	Now(ctx context.Context) (time.Time, error)           // as that of [Disk]
+}
+
 // Finder is the part of a Tier that looks files up.
 type Finder interface {
 	Find(ctx context.Context, names []pagefile.Name, leading bool) ([]Info, error)
@@ -282,6 +302,12 @@ func UnsafeRoot(err error) bool {
 func Doubtful(err error) bool {
 	var wrongPlace *pagefile.Misplaced
 	return errors.Is(err, pagefile.ErrDamaged) || errors.As(err, &wrongPlace) || errors.Is(err, ErrStale)
+}
+
+// SameDamage reports whether two reads, of which the second opened the file anew, are no proof against each other:
+// they found the same damage. Where they differ, memory or a network makes it.
+func SameDamage(first, second error) bool {
+	return !errors.Is(first, pagefile.ErrDamaged) || !Doubtful(second) || first.Error() == second.Error()
 }
 
 // ErrStale reports an open file that its server no longer knows: another machine has removed

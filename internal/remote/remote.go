@@ -27,7 +27,7 @@ func Open(ctx context.Context, c tierenv.Config, log *slog.Logger) (tier.Tier, e
 		return nil, nil
 	}
 	address, plain := strings.CutSuffix(c.Address, "plain=1")
-	inner, encrypted, err := open(ctx, strings.TrimRight(address, "?&"))
+	inner, encrypted, err := open(ctx, strings.TrimRight(address, "?&"), log)
 	if err != nil {
 		return nil, fmt.Errorf("open the remote tier of %s: %w", tierenv.RemoteVariable, err)
 	}
@@ -45,7 +45,7 @@ func Open(ctx context.Context, c tierenv.Config, log *slog.Logger) (tier.Tier, e
 }
 
 // open opens the tier of an address, and reports whether its requests are encrypted.
-func open(ctx context.Context, address string) (t tier.Tier, encrypted bool, err error) {
+func open(ctx context.Context, address string, log *slog.Logger) (t tier.Tier, encrypted bool, err error) {
 	scheme, _, _ := strings.Cut(address, "://")
 	if scheme != s3.Scheme {
 		t, err := valkey.Open(address, valkey.Options{})
@@ -55,6 +55,10 @@ func open(ctx context.Context, address string) (t tier.Tier, encrypted bool, err
 	if err != nil {
 		return nil, false, err
 	}
-	t, err = place.Open(ctx)
-	return t, place.Encrypted(), err
+	objects, err := place.Open(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	objects.Log = log
+	return objects, place.Encrypted(), nil
 }

@@ -76,11 +76,12 @@ func (s *Seen) Knows(info tier.Info) (crc uint32, known bool) {
 
 func (f seenFile) is(info tier.Info) bool { return f.bytes == info.Bytes && f.used.Equal(info.Used) }
 
-// Touched notes that this process has given a file, last seen as info, another time.
+// Touched notes that this process has given a file, last seen as info, another time. Nobody has looked for an info
+// of a name alone.
 func (s *Seen) Touched(info tier.Info, used time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if file, known := s.files[info.Name]; known && file.is(info) {
+	if file, known := s.files[info.Name]; known && (file.is(info) || info.Used.IsZero() && file.used.Before(used)) {
 		file.used = used
 		s.files[info.Name] = file
 	}

@@ -21,7 +21,11 @@ type copied struct {
 func copyPage(ctx context.Context, src, dst tier.Tier, name pagefile.Name, room *ledger.Room, commit func(tier.Upload) error) (copied, error) {
 	page, err := copyOnce(ctx, src, false, dst, name, room, commit)
 	if side := new(copyError); errors.As(err, &side) && side.side == src && tier.Doubtful(err) {
-		return copyOnce(ctx, src, true, dst, name, room, commit)
+		first := err
+		page, err = copyOnce(ctx, src, true, dst, name, room, commit)
+		if errors.As(err, &side) {
+			side.first = first
+		}
 	}
 	return page, err
 }
@@ -61,9 +65,10 @@ func copyOnce(ctx context.Context, src tier.Tier, anew bool, dst tier.Tier, name
 
 // copyError reports the side on which a copy failed.
 type copyError struct {
-	side tier.Tier
-	err  error
-	read tier.Info // the bad file that was read, if known
+	side  tier.Tier
+	err   error
+	read  tier.Info // the bad file that was read, if known
+	first error     // of the read before, past which this one went; nil without
 }
 
 func (e *copyError) Error() string { return e.err.Error() }

@@ -137,6 +137,10 @@ func (b *Mover) Down(ctx context.Context, info tier.Info) (room.Fate, tier.Info,
 // Forward moves the recency of a file of the remote tier forward to the given one, unless another
 // process has moved the recency further. A copy known to be good stays known.
 func (b *Mover) Forward(ctx context.Context, name pagefile.Name, to time.Time) {
+	if tier.Note(b.Remote.Tier, name, to) {
+		b.Theirs.Copies.Touched(tier.Info{Name: name}, to)
+		return
+	}
 	info, err := tier.Stat(ctx, b.Remote.Tier, name)
 	if err != nil || !info.Used.Before(to) {
 		return

@@ -71,7 +71,7 @@ func (b *Mover) copy(ctx context.Context, from tier.Tier, info tier.Info, room *
 	})
 	if err != nil {
 		var side *copyError
-		if errors.As(err, &side) && side.side != tier.Tier(b.Local.Tier) {
+		if errors.As(err, &side) && side.side != tier.Tier(b.Local.Tier) && tier.SameDamage(side.first, side.err) {
 			b.Theirs.Condemn(ctx, judged(err, info), err)
 		} else {
 			b.Failed(err)

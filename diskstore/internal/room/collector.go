@@ -96,8 +96,9 @@ const (
 	// Wait bounds the time that a Put waits for room.
 	Wait = 5 * time.Second
 
-	// lockPoll is the interval at which a process checks whether another has made room.
-	lockPoll = 50 * time.Millisecond
+	// lockPolls is how often a process checks whether another has made room, in the time between two counts: each
+	// 50 ms, or 500 ms in a far tier.
+	lockPolls = 1200
 )
 
 // Collect brings a tier within its limit and makes the wanted room, as far as possible.
@@ -151,7 +152,7 @@ func (c *Collector) lockTier(ctx context.Context, want Demand) (release func(), 
 	defer cancel()
 	for {
 		release, err := c.files.Tier.Lock(ctx)
-		if !errors.Is(err, tier.ErrLocked) || errors.Is(err, tier.ErrNotShared) { // waiting does not help against another machine
+		if !errors.Is(err, tier.ErrLocked) || errors.Is(err, tier.ErrNotShared) || errors.Is(err, tier.ErrUncollected) { // waiting does not help
 			return release, err
 		}
 		if c.files.Book.Refresh(ctx) != nil {
@@ -161,7 +162,7 @@ func (c *Collector) lockTier(ctx context.Context, want Demand) (release func(), 
 			return nil, err
 		}
 		select {
-		case <-time.After(lockPoll):
+		case <-time.After(c.opt.CountEvery / lockPolls):
 		case <-wait.Done():
 			return nil, err
 		}

@@ -32,10 +32,12 @@ type breaker struct {
 	cause    error // of the last failure
 	silent   bool  // callers report errors themselves
 	refused  bool  // the last write was refused
+
+	remedy string // for a refused write
 }
 
 func newBreaker(log *slog.Logger, now func() time.Time) *breaker {
-	return &breaker{log: log, Now: now}
+	return &breaker{log: log, Now: now, remedy: refusedRemedy}
 }
 
 // Silence keeps changes out of the log until Speak.
@@ -112,7 +114,10 @@ func (b *breaker) Success() {
 	}
 }
 
-const refusedRemedy = "mount and export it for writing; for NFS without root_squash or all_squash, or run every server as the user who owns the directory and the files below it"
+const (
+	refusedRemedy = "mount and export it for writing; for NFS without root_squash or all_squash, or run every server as the user who owns the directory and the files below it"
+	engineRemedy  = "let the user or key of its address write"
+)
 
 // refuses records a write that the filesystem refuses, and logs the first of those in a row: the tier
 // can be read.
@@ -121,7 +126,7 @@ func (b *breaker) refuses(err error) {
 	b.Mu.Lock()
 	defer b.Mu.Unlock()
 	if !b.refused && !b.silent {
-		b.log.Warn("kv tier refuses writes, and is only read: pages that leave the local tier are lost", "error", err, "remedy", refusedRemedy)
+		b.log.Warn("kv tier refuses writes, and is only read: pages that leave the local tier are lost", "error", err, "remedy", b.remedy)
 	}
 	b.refused = true
 }

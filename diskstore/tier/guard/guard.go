@@ -65,6 +65,9 @@ func New(inner tier.Tier, lookupIn, stepIn time.Duration, log *slog.Logger, now 
 		Appeared: func(tier.Committed) {},
 		panics:   panics{log: log},
 	}
+	if _, directory := inner.(tier.Disk); !directory {
+		t.Breaker.remedy = engineRemedy
+	}
 	t.ends.workers, t.ends.panics = t.Transfer, &t.panics
 	return t
 }
@@ -72,6 +75,9 @@ func New(inner tier.Tier, lookupIn, stepIn time.Duration, log *slog.Logger, now 
 func (t *Tier) Touch(ctx context.Context, name pagefile.Name, used time.Time) error {
 	return write(ctx, t, t.StepIn, func(ctx context.Context) error { return t.Inner.Touch(ctx, name, used) })
 }
+
+// Note does no I/O.
+func (t *Tier) Note(name pagefile.Name, used time.Time) bool { return tier.Note(t.Inner, name, used) }
 
 func (t *Tier) Remove(ctx context.Context, judged tier.Info) (bool, error) {
 	return doWrite(ctx, t, t.StepIn, nil, func(ctx context.Context) (bool, error) { return t.Inner.Remove(ctx, judged) })

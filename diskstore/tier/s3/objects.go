@@ -35,7 +35,8 @@ type file struct {
 	tier.Info
 	key       string
 	etag      string
-	found     bool     // false where recencies are left alone
+	found     bool // false where recencies are left alone
+	made      time.Time
 	recencies []string // keys
 }
 
@@ -57,7 +58,8 @@ func filesOf(objects []object) (files []file) {
 		key, used, recency := parseUsed(o.key)
 		f := at(key)
 		if !recency {
-			f.found, f.etag, f.Bytes, f.Physical, f.Used = true, o.etag, o.bytes, o.bytes, o.at
+			f.found, f.etag, f.Bytes, f.Physical, f.made = true, o.etag, o.bytes, o.bytes, o.at
+			f.Used = o.at
 			continue
 		}
 		if len(f.recencies) == 0 || f.Used.Before(used) {
@@ -76,6 +78,7 @@ func (t *Tier) list(ctx context.Context, beginning string) (found []object, err 
 		if err != nil {
 			return nil, t.failed("list", beginning, err)
 		}
+		t.told(page.ResultMetadata)
 		for _, o := range page.Contents {
 			key := strings.TrimPrefix(aws.ToString(o.Key), t.prefix)
 			found = append(found, object{key, aws.ToInt64(o.Size), aws.ToString(o.ETag), aws.ToTime(o.LastModified)})
@@ -137,6 +140,9 @@ func onlyIf(etag string) condition {
 
 // put writes a whole object, or returns errCondition.
 func (t *Tier) put(ctx context.Context, key string, content []byte, when condition) (etag string, err error) {
+	if t.unconditional.Load() {
+		when = always
+	}
 	done, err := t.client.PutObject(ctx, &s3.PutObjectInput{
 		Bucket: &t.bucket, Key: aws.String(t.prefix + key), Body: bytes.NewReader(content), ContentLength: aws.Int64(int64(len(content))),
 		IfMatch: when.match, IfNoneMatch: when.noneMatch,
@@ -144,6 +150,7 @@ func (t *Tier) put(ctx context.Context, key string, content []byte, when conditi
 	if err != nil {
 		return "", t.failed("write", key, err)
 	}
+	t.told(done.ResultMetadata)
 	return aws.ToString(done.ETag), nil
 }
 
@@ -159,9 +166,15 @@ func (t *Tier) delete(ctx context.Context, key string) error {
 // errCondition reports that another was faster.
 var errCondition = errors.New("the object has changed meanwhile")
 
+// errUnknown reports a request that the store does not know.
+var errUnknown = errors.New("the store does not know this request")
+
+// errNoBucket is a place that only a person can make.
+var errNoBucket = fmt.Errorf("the bucket does not exist, make it or name another: %w", tier.ErrRootMissing)
+
 // meanings are the errors that mean something to a tier, by code, or by status where the code says nothing.
 var meanings = map[string]error{
-	"NoSuchBucket": tier.ErrRootMissing, "NoSuchKey": tier.ErrNotFound, "NotFound": tier.ErrNotFound,
+	"NoSuchBucket": errNoBucket, "NoSuchKey": tier.ErrNotFound, "NotFound": tier.ErrNotFound,
 	"PreconditionFailed": errCondition, "ConditionalRequestConflict": errCondition,
 	"QuotaExceeded": tier.ErrNoSpace, "XMinioStorageFull": tier.ErrNoSpace, "InsufficientStorage": tier.ErrNoSpace,
 }
@@ -183,6 +196,8 @@ func (t *Tier) failed(what, key string, err error) error {
 			meaning = errCondition
 		case http.StatusInsufficientStorage:
 			meaning = tier.ErrNoSpace
+		case http.StatusNotImplemented:
+			meaning = errUnknown
 		}
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {

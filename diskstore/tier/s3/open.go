@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
@@ -18,10 +20,11 @@ const Scheme = "s3"
 // attempts is the number of times a request is made: package guard keeps off a store that goes on failing.
 const attempts = 2
 
-// Place is where a tier is: s3://bucket/prefix?endpoint=https://host&region=name.
+// Place is where a tier is: s3://bucket/prefix?endpoint=https://host&region=name&renew=days.
 type Place struct {
 	Bucket, Prefix   string
 	Endpoint, Region string // "" are those of the environment
+	Renew            time.Duration
 }
 
 // ParseAddress parses an address. Credentials are not part of it.
@@ -39,13 +42,19 @@ func ParseAddress(address string) (p Place, err error) {
 	if p.Prefix != "" {
 		p.Prefix += "/"
 	}
+	var days string
 	for name, values := range u.Query() {
-		switch to := map[string]*string{"endpoint": &p.Endpoint, "region": &p.Region}[name]; {
+		switch to := map[string]*string{"endpoint": &p.Endpoint, "region": &p.Region, "renew": &days}[name]; {
 		case to == nil || len(values) != 1:
-			return p, fmt.Errorf("an address has one endpoint and one region at most, and no %q", name)
+			return p, fmt.Errorf("an address has one endpoint, one region and one renew at most, and no %q", name)
 		default:
 			*to = values[0]
 		}
+	}
+	if n, err := strconv.Atoi(days); days != "" && (err != nil || n < 1 || n > 10_000) {
+		return p, fmt.Errorf("renew is a number of days, and not %q", days)
+	} else {
+		p.Renew = time.Duration(n) * 24 * time.Hour
 	}
 	if e, err := url.Parse(p.Endpoint); p.Endpoint != "" && (err != nil || e.Host == "" || e.User != nil || e.Scheme != "http" && e.Scheme != "https") {
 		return p, errors.New("an endpoint is https://host or https://host:port")
@@ -80,5 +89,7 @@ func (p Place) Open(ctx context.Context) (*Tier, error) {
 			o.BaseEndpoint, o.UsePathStyle = &p.Endpoint, true
 		}
 	})
-	return New(client, p.Bucket, p.Prefix), nil
+	t := New(client, p.Bucket, p.Prefix)
+	t.Renew = p.Renew
+	return t, nil
 }

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -41,14 +43,31 @@ type Tier struct {
 	prefix string // of all keys; empty, or ends with a slash
 	id     string // of this process in the ledger
 	closed atomic.Bool
-	tried  atomic.Bool // conditions hold
+	now    func() time.Time
+
+	// Log is told that the store ignores conditions; nil for nobody.
+	Log           *slog.Logger
+	tried         atomic.Bool // whether conditions hold
+	unconditional atomic.Bool // they do not
+
+	// Renew is the age at which a file that is used is copied onto itself, so that a rule of the bucket which removes
+	// old objects leaves it. 0 copies none.
+	Renew time.Duration
+	uses  uses
+	notes atomic.Int64 // objects of uses that this process has written
+	lead  atomic.Int64 // of the store's clock over this machine's, in ns
 }
 
 var _ tier.Tier = (*Tier)(nil)
 
 // New returns a tier in a bucket that exists, below a prefix: New asks nothing. The prefix is empty or ends with a slash.
 func New(client *s3.Client, bucket, prefix string) *Tier {
-	return &Tier{client: client, bucket: bucket, prefix: prefix, id: rand.Text()}
+	return &Tier{client: client, bucket: bucket, prefix: prefix, id: rand.Text(), now: time.Now}
+}
+
+// String is the address, without its settings.
+func (t *Tier) String() string {
+	return Scheme + "://" + strings.TrimSuffix(t.bucket+"/"+t.prefix, "/")
 }
 
 // begin begins every method.
@@ -67,7 +86,7 @@ func (t *Tier) stat(ctx context.Context, name pagefile.Name) (f file, found bool
 	}
 	for _, f := range filesOf(objects) {
 		if f.key == objectKey(name) {
-			f.Name = name
+			t.seen(&f, name)
 			return f, f.found, nil
 		}
 	}
@@ -163,6 +182,7 @@ func (t *Tier) Touch(ctx context.Context, name pagefile.Name, used time.Time) er
 // setUsed sets a file's recency: the new one first, so that there is always one.
 func (t *Tier) setUsed(ctx context.Context, f file, used time.Time) error {
 	key := usedKey(f.Name, used)
+	t.uses.forget(f.Name)
 	if _, err := t.put(ctx, key, nil, always); err != nil {
 		return err
 	}
@@ -181,6 +201,9 @@ func (t *Tier) Remove(ctx context.Context, judged tier.Info) (bool, error) {
 	if err := t.begin(ctx); err != nil {
 		return false, err
 	}
+	if err := t.lookAgain(ctx); err != nil {
+		return false, err
+	}
 	f, found, err := t.stat(ctx, judged.Name)
 	if err != nil {
 		return false, err
@@ -193,6 +216,7 @@ func (t *Tier) Remove(ctx context.Context, judged tier.Info) (bool, error) {
 
 // drop removes a file, and what a removal that broke off has left of it.
 func (t *Tier) drop(ctx context.Context, f file) error {
+	t.uses.forget(f.Name)
 	if f.found {
 		if err := t.delete(ctx, f.key); err != nil {
 			return err
@@ -233,6 +257,9 @@ func (t *Tier) Quarantine(ctx context.Context, judged tier.Info, reason string) 
 
 func (t *Tier) Survey(ctx context.Context) (fingerprints []pagefile.Key, shards []tier.Shard, err error) {
 	if err := t.begin(ctx); err != nil {
+		return nil, nil, err
+	}
+	if _, _, err := t.readUses(ctx); err != nil {
 		return nil, nil, err
 	}
 	names, err := t.folders(ctx, version)
@@ -278,11 +305,12 @@ func (t *Tier) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, er
 	var infos []tier.Info
 	for _, f := range filesOf(objects) {
 		key, err := pagefile.ParseKey(f.key[len(at):])
-		f.Name = pagefile.Name{Fingerprint: shard.Fingerprint, Class: shard.Class, Key: key}
+		t.seen(&f, pagefile.Name{Fingerprint: shard.Fingerprint, Class: shard.Class, Key: key})
 		if err == nil && f.found && tier.ShardOf(f.Name) == shard {
 			infos = append(infos, f.Info)
 		}
 	}
+	t.uses.listed(shard, infos)
 	return infos, nil
 }
 
@@ -319,23 +347,22 @@ func (t *Tier) RemoveBranch(ctx context.Context, branch tier.Branch) error {
 	return t.delete(ctx, branchKey(branch))
 }
 
-// ErrUnconditional reports a store that ignores conditions of a PUT.
-var ErrUnconditional = errors.New("the store ignores If-None-Match or If-Match of a PUT, so it can keep no pages of several machines; " +
-	"use one that knows them, as AWS, Ceph, MinIO and SeaweedFS do")
-
-// tryConditions returns ErrUnconditional where a PUT replaces an object against its condition.
+// tryConditions looks, once, whether the store refuses a PUT whose condition does not hold. Where it does not, PUTs
+// have none.
 func (t *Tier) tryConditions(ctx context.Context) error {
 	if t.tried.Load() {
 		return nil
 	}
-	key := probe + t.id
+	key := probe + rand.Text() // no other goroutine deletes it meanwhile
 	if _, err := t.put(ctx, key, nil, always); err != nil {
 		return err
 	}
 	for _, when := range []condition{onlyIf(""), onlyIf(`"00000000000000000000000000000000"`)} {
 		switch _, err := t.put(ctx, key, nil, when); {
-		case err == nil:
-			return ErrUnconditional
+		case err == nil, errors.Is(err, errUnknown):
+			if !t.unconditional.Swap(true) && t.Log != nil {
+				t.Log.Warn("kv tier: the engine ignores conditional requests, so let a rule of the bucket expire objects: no server collects them", "bucket", t.bucket, "prefix", t.prefix)
+			}
 		case !errors.Is(err, errCondition):
 			return err
 		}
@@ -357,7 +384,7 @@ func (t *Tier) Account(ctx context.Context, change func(content []byte, id strin
 		if err := t.begin(ctx); err != nil {
 			return nil, err
 		}
-		content, etag, err := t.readLedger(ctx)
+		content, etag, err := t.read(ctx, ledger, ledgerMost)
 		if err != nil || change == nil {
 			return content, err
 		}
@@ -372,10 +399,10 @@ func (t *Tier) Account(ctx context.Context, change func(content []byte, id strin
 	}
 }
 
-// readLedger returns the ledger and its ETag: nothing where there is none.
-func (t *Tier) readLedger(ctx context.Context) ([]byte, string, error) {
-	got, err := t.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &t.bucket, Key: aws.String(t.prefix + ledger)})
-	if err = t.failed("read", ledger, err); errors.Is(err, tier.ErrNotFound) {
+// read returns a small object and its ETag: nothing where there is none.
+func (t *Tier) read(ctx context.Context, key string, most int64) ([]byte, string, error) {
+	got, err := t.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &t.bucket, Key: aws.String(t.prefix + key)})
+	if err = t.failed("read", key, err); errors.Is(err, tier.ErrNotFound) {
 		return nil, "", nil
 	}
 	if err != nil {
@@ -383,16 +410,21 @@ func (t *Tier) readLedger(ctx context.Context) ([]byte, string, error) {
 	}
 	defer got.Body.Close()
 	var content bytes.Buffer
-	n, err := io.Copy(&content, io.LimitReader(got.Body, ledgerMost+1))
-	if err == nil && n > ledgerMost {
-		err = fmt.Errorf("it is larger than %d bytes", ledgerMost)
+	n, err := io.Copy(&content, io.LimitReader(got.Body, most+1))
+	if err == nil && n > most {
+		err = fmt.Errorf("it is larger than %d bytes", most)
 	}
-	return content.Bytes(), aws.ToString(got.ETag), t.failed("read", ledger, err)
+	return content.Bytes(), aws.ToString(got.ETag), t.failed("read", key, err)
 }
 
-// Close closes connections that are idle.
+// Close writes uses, and closes connections that are idle.
 func (t *Tier) Close() error {
-	t.closed.Store(true)
+	if !t.closed.Swap(true) {
+		t.uses.stop()
+		ctx, cancel := context.WithTimeout(context.Background(), leaveIn)
+		defer cancel()
+		t.writeUses(ctx)
+	}
 	if client, ok := t.client.Options().HTTPClient.(interface{ CloseIdleConnections() }); ok {
 		client.CloseIdleConnections()
 	}

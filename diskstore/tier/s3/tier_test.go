@@ -1,11 +1,13 @@
 package s3
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -98,23 +100,43 @@ func testALongChain(t *testing.T, endpoint string) {
 	}
 }
 
-// testConditions: a store that ignores one of the conditions is not used.
+// testConditions: a store that ignores one of the conditions, or does not know it, is used, and nobody collects it.
 func testConditions(t *testing.T, endpoint string) {
 	for _, header := range []string{"If-None-Match", "If-Match"} {
-		p := newProxy(t, endpoint)
-		p.set(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-			if answer := httptest.NewRecorder(); r.Header.Get(header) == "" {
+		for _, unknown := range []bool{false, true} {
+			p := newProxy(t, endpoint)
+			p.set(func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+				if r.Method == http.MethodPut && r.Header.Get(header) != "" {
+					if unknown {
+						refuse(http.StatusNotImplemented, "NotImplemented")(w, r, next)
+						return
+					}
+					w.Header().Set("ETag", `"ignored"`)
+					return
+				}
 				next.ServeHTTP(w, r)
-			} else if next.ServeHTTP(answer, r); answer.Code != http.StatusPreconditionFailed {
-				w.WriteHeader(answer.Code)
-			}
-		})
-		_, err := openAt(t, p.URL).Account(t.Context(), func([]byte, string) ([]byte, error) { return []byte("content"), nil })
-		require.ErrorIs(t, err, ErrUnconditional, header)
-		content, err := openAt(t, endpoint).Account(t.Context(), nil)
-		require.NoError(t, err)
-		require.Empty(t, content)
+			})
+			var said bytes.Buffer
+			tr := openAt(t, p.URL)
+			tr.Log = slog.New(slog.NewTextHandler(&said, nil))
+			_, err := tr.Account(t.Context(), func([]byte, string) ([]byte, error) { return []byte("content"), nil })
+			require.NoError(t, err)
+			_, err = tr.Lock(t.Context())
+			require.ErrorIs(t, err, tier.ErrUncollected)
+			require.Equal(t, 1, strings.Count(said.String(), "ignores conditional requests"))
+			tiertest.Upload(t, tr, tiertest.Page(1), []byte("page"), time.Now())
+			content, err := openAt(t, endpoint).Account(t.Context(), nil)
+			require.NoError(t, err)
+			require.Equal(t, "content", string(content))
+			requireNothing(t, tr, probe)
+		}
 	}
+}
+
+func requireNothing(t *testing.T, tr *Tier, beginning string) {
+	found, err := tr.list(t.Context(), beginning)
+	require.NoError(t, err)
+	require.Empty(t, found)
 }
 
 // testAHole is taken for granted between two pages, and missing when it is opened.

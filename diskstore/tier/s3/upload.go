@@ -111,6 +111,9 @@ func (u *upload) finish(ctx context.Context, when condition) error {
 		_, err := u.t.put(ctx, objectKey(u.name), u.rest, when)
 		return err
 	}
+	if u.t.unconditional.Load() {
+		when = always
+	}
 	_, err := u.t.client.CompleteMultipartUpload(ctx, &s3.CompleteMultipartUploadInput{
 		Bucket: &u.t.bucket, Key: aws.String(u.t.prefix + objectKey(u.name)), UploadId: u.id,
 		MultipartUpload: &types.CompletedMultipartUpload{Parts: u.parts}, IfMatch: when.match, IfNoneMatch: when.noneMatch,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -31,6 +32,9 @@ type sealedTier struct {
 func New(inner tier.Tier, keys Keys, log *slog.Logger) tier.Tier {
 	return &sealedTier{inner: inner, keys: keys, log: log, owners: make(map[pagefile.Key]*key)}
 }
+
+// String is that of the inner tier.
+func (t *sealedTier) String() string { return fmt.Sprint(t.inner) }
 
 // foreign says once that a file of another key was found.
 func (t *sealedTier) foreign() {
@@ -83,6 +87,23 @@ func (t *sealedTier) Touch(ctx context.Context, name pagefile.Name, used time.Ti
 		}
 	}
 	return err
+}
+
+// Note notes the use of the file of each key: there need be none.
+func (t *sealedTier) Note(name pagefile.Name, used time.Time) (noted bool) {
+	for _, k := range t.keys {
+		noted = tier.Note(t.inner, k.name(name), used) || noted
+	}
+	return noted
+}
+
+// Lock locks the inner tier, for all keys.
+func (t *sealedTier) Lock(ctx context.Context) (release func(), err error) {
+	return tier.OnDisk(t.inner).Lock(ctx)
+}
+
+func (t *sealedTier) Now(ctx context.Context) (time.Time, error) {
+	return tier.OnDisk(t.inner).Now(ctx)
 }
 
 func (t *sealedTier) Remove(ctx context.Context, judged tier.Info) (bool, error) {

@@ -57,6 +57,9 @@ var _ tier.Tier = (*Tier)(nil)
 // dialer makes a connection.
 type dialer func(ctx context.Context, network, host string) (net.Conn, error)
 
+// String is the address without the user and the password.
+func (t *Tier) String() string { return t.where }
+
 // Open returns the tier at an address: see the package's documentation. Open connects to nothing: a server
 // that is away may come. The error tells how an address is written, and nothing of this one.
 func Open(address string, opt Options) (*Tier, error) {
