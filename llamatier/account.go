@@ -89,9 +89,9 @@ func (s *slot) describe(answer *Answer, r restored, pageTokens int) telemetry.Sl
 const whyCloseIn = 500 * time.Millisecond
 
 // inquire opens the inquiry about a request's prompt; nil if nothing is explained. An image has no
-// identity here.
+// identity here. Nothing is kept or compared of a tenant's prompt.
 func inquire(q *engine.Inquirer, r Request) *engine.Inquiry {
-	if q.Recents == nil {
+	if q.Recents == nil || r.Tenant != (Tenant{}) {
 		return nil
 	}
 	i := &engine.Inquiry{Text: why.Text{Tokens: r.Tokens}, Private: r.Private}
@@ -113,5 +113,5 @@ func (p *plan) tell(i *engine.Inquiry, held int, slots *table) {
 	if p.slow != "" {
 		f.Down = append(f.Down, p.slow)
 	}
-	f.Slot = slots.unsavedBeside(i.Text.Tokens, f.Found)
+	f.Slot = slots.unsavedBeside(Tenant{}, i.Text.Tokens, f.Found)
 }

@@ -46,6 +46,7 @@ func (s *slot) mayBegin() bool {
 
 // sequence describes the tokens and rows in a slot, as far as they are known.
 type sequence struct {
+	tenant      Tenant  // whose rows these are, also in a slot that was emptied for it
 	tokens      []int32 // that the slot holds at least: the last prompt
 	rest        []int32 // Request.Rest of the last prompt
 	parts       []Part  // those for which it stands
@@ -103,7 +104,7 @@ func (s *sequence) keeps(tokens []int32, ends bool) (held int) {
 	return held
 }
 
-func (s *sequence) emptied() { *s = sequence{last: s.last, judged: true} }
+func (s *sequence) emptied() { *s = sequence{tenant: s.tenant, last: s.last, judged: true} }
 
 // storable reports whether there are rows that are not stored and that a save can store at once.
 func (s *sequence) storable() bool {
@@ -149,7 +150,7 @@ func (s *sequence) noteAnswer(r Request, counted int, answer *Answer, shifts int
 // saved, which is cut off before those that stay unknown.
 func (s *sequence) learn(a *album, state *llamastate.File) {
 	first := len(s.tokens)
-	if s.last != nil && len(s.parts) > 0 && !state.Cut {
+	if s.tenant == (Tenant{}) && s.last != nil && len(s.parts) > 0 && !state.Cut {
 		prompt := s.last.Cached + s.last.Processed
 		if a.learn(state, first, s.known, s.parts, prompt) {
 			s.rest, s.parts, s.prompt = nil, nil, prompt
@@ -167,6 +168,9 @@ func (s *sequence) fileSize(f form, tokens int) int64 { return f.fileSize(tokens
 
 // shared is the number of tokens that a prompt shares with the last one. Images and sounds count as tokens.
 func (s *sequence) shared(r Request) int {
+	if s.tenant != r.Tenant {
+		return 0
+	}
 	n := commonPrefix(s.tokens, r.Tokens)
 	if n == len(r.Tokens) {
 		n += commonPrefix(s.rest, r.Rest)

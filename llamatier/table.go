@@ -20,6 +20,7 @@ type table struct {
 	unknown int             // requests that run in slots which the engine chose
 	passed  uint64          // all of these that have begun
 	acting  []chan struct{} // one for each action that is waited for, closed after it
+	apart   bool            // a request had a tenant: see admit
 	isShut  bool            // no request begins in a free slot: see search
 
 	searching chan struct{} // one element while there is a search
@@ -284,11 +285,11 @@ func (t *table) beside(one *slot) int {
 
 // unsavedBeside reports whether a free slot, of which something is not stored, holds more than a number
 // of a prompt's tokens. The request in a busy slot may be replacing its tokens.
-func (t *table) unsavedBeside(tokens []int32, found int) bool {
+func (t *table) unsavedBeside(of Tenant, tokens []int32, found int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.ContainsFunc(t.slots, func(s *slot) bool {
-		return !s.busy && (s.dirty || s.tails) && commonPrefix(s.tokens, tokens) > found
+		return !s.busy && s.tenant == of && (s.dirty || s.tails) && commonPrefix(s.tokens, tokens) > found
 	})
 }
 
@@ -309,8 +310,9 @@ func (t *table) describe() []telemetry.Slot {
 // the rows of no slot are known. Actions on slots and such requests take turns where they can: an
 // action that llama-server holds back for the request could in turn hold back the requests behind it.
 
-// beginUnknown notes that such a request begins, after all actions on slots have ended or ctx has.
-func (t *table) beginUnknown(ctx context.Context) {
+// beginUnknown notes that such a request begins, after all actions on slots have ended or ctx has. It
+// reports false if none may begin: see admit.
+func (t *table) beginUnknown(ctx context.Context) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for waits := true; waits && len(t.acting) > 0; {
@@ -323,8 +325,12 @@ func (t *table) beginUnknown(ctx context.Context) {
 		}
 		t.mu.Lock()
 	}
+	if t.apart {
+		return false
+	}
 	t.unknown++
 	t.passed++
+	return true
 }
 
 // endUnknown notes that such a request has ended, which may have computed in any slot.

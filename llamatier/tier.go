@@ -106,6 +106,9 @@ func (t *Tier) begin(ctx context.Context, r Request) (*Turn, error) {
 	if r.Loose && t.table.unknownRuns() {
 		return nil, ErrTaken
 	}
+	if err := t.table.admit(r); err != nil {
+		return nil, err
+	}
 	r = t.album.expand(r)
 	s, err := t.take(ctx, r)
 	if err != nil {
@@ -114,6 +117,9 @@ func (t *Tier) begin(ctx context.Context, r Request) (*Turn, error) {
 	s, taken, err := t.settle(ctx, s, r)
 	if r.Loose && (t.table.unknownRuns() || s.mayBegin()) {
 		err = ErrTaken
+	}
+	if err == nil {
+		err = t.separate(ctx, s, r)
 	}
 	if err = cmp.Or(ctx.Err(), err); err != nil {
 		t.table.giveBack(s)
@@ -299,12 +305,15 @@ func (t *Tier) Flush(ctx context.Context) {
 // Unknown notes that the engine answers a request in a slot that it chose itself, until the caller calls end,
 // which says whether the engine may have computed anything. If so, no slot is stored until its rows are known
 // again, so slots are saved first. Unknown lets actions on slots end, for a while: one that llama-server
-// holds back for the request could in turn hold back the requests behind it.
+// holds back for the request could in turn hold back the requests behind it. Unknown returns nil once
+// a request had a tenant.
 func (t *Tier) Unknown() (end func(computed bool)) {
 	ctx, cancel := context.WithTimeout(context.Background(), t.patience.unknown)
 	defer cancel()
 	t.saveFree(ctx)
-	t.table.beginUnknown(ctx)
+	if !t.table.beginUnknown(ctx) {
+		return nil
+	}
 	return func(computed bool) {
 		t.asker.doubt()
 		t.table.endUnknown(computed)

@@ -16,6 +16,7 @@ type Request struct {
 	Parts   []Part             // the first image or sound, and all behind it
 	Rest    []int32            // stands for those of the parts of which the Tier knows nothing; nil without
 	Slot    int                // that the request asks for, -1 for any
+	Tenant  Tenant             // whose request it is
 	Loose   bool               // the engine drops the number of a slot
 	Private bool               // rows are neither restored nor stored
 	AtOnce  bool               // the prompt is computed in one step; see Turn.Staged
@@ -177,7 +178,7 @@ func (t *Tier) Resume(ctx context.Context, last Served, r Request) *Turn {
 }
 
 func (t *Tier) resume(ctx context.Context, last Served, r Request) *Turn {
-	if t.restorer.form.shape.HasEnd() || t.obstacles.off.Load() {
+	if t.restorer.form.shape.HasEnd() || t.obstacles.off.Load() || t.table.admit(r) != nil {
 		return nil // such a slot cannot go back to where the prompts part, or nothing is stored
 	}
 	s := t.table.takeAfter(last)
@@ -185,7 +186,7 @@ func (t *Tier) resume(ctx context.Context, last Served, r Request) *Turn {
 		return nil
 	}
 	prompt := len(s.tokens)
-	if prompt < restoreMin || s.rest != nil || s.unheard() || t.table.spoiled(s) || t.restorer.held(ctx, s, s.tokens) < prompt {
+	if s.tenant != r.Tenant || prompt < restoreMin || s.rest != nil || s.unheard() || t.table.spoiled(s) || t.restorer.held(ctx, s, s.tokens) < prompt {
 		t.table.giveBack(s)
 		return nil
 	}

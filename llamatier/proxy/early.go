@@ -71,7 +71,20 @@ const adaptersChanged = "adapters were changed while the model was loaded"
 // pass has the engine answer a request, which may compute in a slot that the engine chooses, and
 // may change the adapters.
 func (h *Handler) pass(w http.ResponseWriter, r *http.Request) {
+	body, done, err := readBody(h.bodies, r)
+	defer done()
+	if err != nil {
+		panic(http.ErrAbortHandler) // the client is gone
+	}
+	if salted(body) {
+		apart(w)
+		return
+	}
 	end := h.unknown(r.URL.Path == "/lora-adapters")
+	if end == nil {
+		apart(w)
+		return
+	}
 	status := 0 // until the engine has answered
 	defer func() { end(!refuses(prompts[r.URL.Path], status)) }()
 	heard := func(res *http.Response) error {
@@ -95,7 +108,7 @@ func refuses(a api, status int) bool {
 }
 
 // unknown notes that a request may compute in a slot that the engine chooses, until the caller
-// calls end. The request may also change the adapters.
+// calls end. The request may also change the adapters. It returns nil if the request must not run.
 func (h *Handler) unknown(adapters bool) (end func(computed bool)) {
 	h.mu.Lock()
 	if t := h.tier; t != nil {

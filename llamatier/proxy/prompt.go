@@ -56,6 +56,12 @@ func readPrompt(r *http.Request, body []byte, a api) (*prompt, error) {
 	if a.loose && string(bytes.TrimSpace(in["stream"])) != "true" {
 		p.AtOnce = true // the answer has what the model gives to tools as it is, with any figures
 	}
+	if salt := in["cache_salt"]; set(salt, "") {
+		if stringOf(salt) == "" {
+			return nil, errSalt
+		}
+		p.Tenant = sha256.Sum256([]byte("kvtier cache_salt " + stringOf(salt)))
+	}
 	if set(in["id_slot"], "-1") && !a.loose {
 		if err := json.Unmarshal(in["id_slot"], &p.Slot); err != nil || p.Slot < 0 || p.Slot > math.MaxInt32 {
 			return nil, errNotUnderstood
@@ -82,9 +88,9 @@ func hidesAccount(in members, a api) bool {
 
 // find finds the tokens of a prompt with a body.
 func (h *Handler) find(ctx context.Context, p *prompt, body []byte) (err error) {
-	in := p.in
+	in, alone := p.in, p.Private || p.Tenant != (llamatier.Tenant{}) // no text is known to others
 	if p.api.infill {
-		p.Tokens, err = h.infill(ctx, in, p.Private)
+		p.Tokens, err = h.infill(ctx, in, alone)
 		return err
 	}
 	if p.api.convert != nil {
@@ -93,7 +99,7 @@ func (h *Handler) find(ctx context.Context, p *prompt, body []byte) (err error) 
 		}
 		body = encode(in)
 	}
-	p.Tokens, p.Parts, err = h.tokens(ctx, body, in, p.api.chat, p.Private)
+	p.Tokens, p.Parts, err = h.tokens(ctx, body, in, p.api.chat, alone)
 	return err
 }
 

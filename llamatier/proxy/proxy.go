@@ -12,6 +12,8 @@
 //   - Until prompts may be answered (State.Ready), POST requests and those for the health get
 //     the answer of a llama-server that is loading its model: status 503. So does any request
 //     before llama-server listens.
+//   - A request with a cache_salt gets status 501 where it cannot be kept apart from others, and so does
+//     each that passes through after the first of them.
 //   - Options that llama-server has for our sake alone are hidden: /slots and /metrics get status
 //     501, and /props says that they are off.
 //
@@ -211,6 +213,10 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 		return
 	}
 	p, err := readPrompt(r, body, a)
+	if errors.Is(err, errSalt) {
+		fails(w, http.StatusBadRequest, `"code":400,"message":"`+err.Error()+`","type":"invalid_request_error"`)
+		return
+	}
 	if err == nil {
 		gone, giveUp := context.WithCancel(context.Background())
 		if turn := h.resume(ctx, t, p, func() { cancel(); giveUp() }); turn != nil {
@@ -245,6 +251,10 @@ func (h *Handler) serveCold(w http.ResponseWriter, r *http.Request, t *llamatier
 		p.Stage = llamatier.Listener{Origin: r.Header.Get("Origin"), Hear: opening.hear}
 	}
 	turn, err := t.Begin(r.Context(), p.Request)
+	if errors.Is(err, llamatier.ErrSeparate) || errors.Is(err, llamatier.ErrTaken) && salted(body) {
+		apart(w)
+		return
+	}
 	if errors.Is(err, llamatier.ErrTaken) {
 		h.pass(w, r)
 		return
