@@ -209,7 +209,7 @@ func (v *saver) savedFile(ctx context.Context, s *slot) (*slotfile.File, positio
 		return nil, none, err
 	}
 	var f *slotfile.File
-	k := v.sink(ctx, &s.sequence, p.Held)
+	k := v.sink(ctx, s, p.Held)
 	if k != nil {
 		f, err = v.files.Stream(k)
 	} else {
@@ -242,7 +242,7 @@ func (v *saver) savedFile(ctx context.Context, s *slot) (*slotfile.File, positio
 }
 
 // sink returns the sink of a slot that holds a number of tokens; nil if a file is better.
-func (v *saver) sink(ctx context.Context, s *sequence, held int) *sink {
+func (v *saver) sink(ctx context.Context, s *slot, held int) *sink {
 	saved := s.fileSize(v.form, held)
 	if !v.files.asStream(saved) {
 		return nil

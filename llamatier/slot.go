@@ -18,6 +18,9 @@ type slot struct {
 
 	begun uint64 // requests in it
 
+	tenant Tenant // whose rows these are, also in a slot that was emptied for it; the owner of a busy slot changes it
+	wants  Tenant // whose request has made it busy
+
 	cancel context.CancelFunc       // gives up the request that runs in it; nil without
 	loose  bool                     // Request.Loose of that one
 	idle   interface{ Stop() bool } // saves the slot; nil: nothing to save
@@ -46,7 +49,6 @@ func (s *slot) mayBegin() bool {
 
 // sequence describes the tokens and rows in a slot, as far as they are known.
 type sequence struct {
-	tenant      Tenant  // whose rows these are, also in a slot that was emptied for it
 	tokens      []int32 // that the slot holds at least: the last prompt
 	rest        []int32 // Request.Rest of the last prompt
 	parts       []Part  // those for which it stands
@@ -104,7 +106,7 @@ func (s *sequence) keeps(tokens []int32, ends bool) (held int) {
 	return held
 }
 
-func (s *sequence) emptied() { *s = sequence{tenant: s.tenant, last: s.last, judged: true} }
+func (s *sequence) emptied() { *s = sequence{last: s.last, judged: true} }
 
 // storable reports whether there are rows that are not stored and that a save can store at once.
 func (s *sequence) storable() bool {
@@ -148,7 +150,7 @@ func (s *sequence) noteAnswer(r Request, counted int, answer *Answer, shifts int
 
 // learn has an album learn what the engine has made of the last prompt's parts, from the slot that was
 // saved, which is cut off before those that stay unknown.
-func (s *sequence) learn(a *album, state *llamastate.File) {
+func (s *slot) learn(a *album, state *llamastate.File) {
 	first := len(s.tokens)
 	if s.tenant == (Tenant{}) && s.last != nil && len(s.parts) > 0 && !state.Cut {
 		prompt := s.last.Cached + s.last.Processed
@@ -166,8 +168,9 @@ func (s *sequence) learn(a *album, state *llamastate.File) {
 // checkpoints as well, which may be more than all rows: about those of the last save.
 func (s *sequence) fileSize(f form, tokens int) int64 { return f.fileSize(tokens) + s.checkpoints }
 
-// shared is the number of tokens that a prompt shares with the last one. Images and sounds count as tokens.
-func (s *sequence) shared(r Request) int {
+// shared is the number of tokens that a prompt shares with the last one of its tenant. Images and sounds count as
+// tokens.
+func (s *slot) shared(r Request) int {
 	if s.tenant != r.Tenant {
 		return 0
 	}

@@ -158,6 +158,25 @@ func (c Command) Drafts() bool {
 	return c.any(draft, draftRepository)
 }
 
+// SharesDrafts returns the reason for which drafts tell of the texts of other requests, or "": their speed does.
+func (c Command) SharesDrafts() string {
+	name := c.variables()[specType.Env]
+	for i, arg := range c.Args {
+		switch {
+		case normal(arg) == specDefault:
+			return specDefault + " makes drafts from the texts of all requests"
+		case specType.sets(arg) && i+1 < len(c.Args):
+			name += "," + c.Args[i+1]
+		}
+	}
+	for _, kind := range []string{"ngram-mod", "ngram-cache"} {
+		if strings.Contains(name, kind) {
+			return "--spec-type " + kind + " makes drafts from the texts of all requests"
+		}
+	}
+	return ""
+}
+
 // split matches the name of a part of a model.
 var split = regexp.MustCompile(`-[0-9]{5}-of-[0-9]{5}\.gguf$`)
 

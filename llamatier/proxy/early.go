@@ -2,6 +2,8 @@ package proxy
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net/http"
 	"time"
 
@@ -68,30 +70,65 @@ func (h *Handler) Use(t *llamatier.Tier) {
 
 const adaptersChanged = "adapters were changed while the model was loaded"
 
-// pass has the engine answer a request, which may compute in a slot that the engine chooses, and
-// may change the adapters.
+// pass has the engine answer a request of which nothing was read.
 func (h *Handler) pass(w http.ResponseWriter, r *http.Request) {
+	if n := r.ContentLength; n > 0 {
+		r.Body = joined{io.LimitReader(r.Body, n), r.Body}
+	}
 	body, done, err := readBody(h.bodies, r)
 	defer done()
 	if err != nil {
-		panic(http.ErrAbortHandler) // the client is gone
-	}
-	if salted(body) {
-		apart(w)
+		http.Error(w, "read the request: "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	end := h.unknown(r.URL.Path == "/lora-adapters")
-	if end == nil {
-		apart(w)
+	if body == nil {
+		h.passLarge(w, r)
 		return
 	}
-	status := 0 // until the engine has answered
-	defer func() { end(!refuses(prompts[r.URL.Path], status)) }()
+	of, err := h.tenant(r, body)
+	if err != nil {
+		h.refuse(w, err)
+		return
+	}
+	h.passOf(w, r, of)
+}
+
+// passLarge has the engine answer a request that is too large to be read before.
+func (h *Handler) passLarge(w http.ResponseWriter, r *http.Request) {
+	h.log.Debug("kv tier: request passes through", "path", r.URL.Path, "reason", "it is large, or many are")
+	of, _ := h.tenant(r, nil)
+	u := &unsalted{ReadCloser: r.Body}
+	r = r.WithContext(context.WithValue(r.Context(), unsaltedKey{}, u))
+	r.Body = u
+	h.passOf(w, r, of)
+}
+
+// passOf has the engine answer a tenant's request, which may compute in a slot that the engine chooses, and
+// may change the adapters.
+func (h *Handler) passOf(w http.ResponseWriter, r *http.Request, of llamatier.Tenant) {
+	if of != (llamatier.Tenant{}) && (h.Tier() == nil || h.ours.Shares != "") {
+		h.refuse(w, nil)
+		return
+	}
+	end, err := h.unknown(r.Context(), r.URL.Path == "/lora-adapters", of)
+	if errors.Is(err, llamatier.ErrSeparate) {
+		apart(w, err)
+		return
+	}
+	if err != nil {
+		panic(http.ErrAbortHandler) // the server ends, or the client is gone
+	}
+	status, whole := 0, false // until the engine has answered
+	defer func() {
+		refused := refuses(prompts[r.URL.Path], status)
+		end(!refused, refused || whole && status/100 == 2 && r.Context().Err() == nil)
+	}()
 	heard := func(res *http.Response) error {
 		status = res.StatusCode
 		return nil
 	}
 	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), heardKey{}, heard)))
+	whole = true // it panics where the answer or the client ends before
 }
 
 // heardKey is the key, in a request's context, of a function that hears the engine's answer.
@@ -107,9 +144,9 @@ func refuses(a api, status int) bool {
 	return refusals[status] || status == http.StatusBadRequest && (a.chat || a.infill)
 }
 
-// unknown notes that a request may compute in a slot that the engine chooses, until the caller
-// calls end. The request may also change the adapters. It returns nil if the request must not run.
-func (h *Handler) unknown(adapters bool) (end func(computed bool)) {
+// unknown notes that a tenant's request may compute in a slot that the engine chooses, until the caller
+// calls end. The request may also change the adapters.
+func (h *Handler) unknown(ctx context.Context, adapters bool, of llamatier.Tenant) (end func(computed, heard bool), err error) {
 	h.mu.Lock()
 	if t := h.tier; t != nil {
 		h.mu.Unlock()
@@ -117,7 +154,7 @@ func (h *Handler) unknown(adapters bool) (end func(computed bool)) {
 			t.Off(telemetry.ObstacleOption, adaptersChanged)
 		}
 		h.learned()
-		return t.Unknown()
+		return t.Pass(ctx, of)
 	}
 	defer h.mu.Unlock()
 	h.early.adapters = h.early.adapters || adapters
@@ -126,11 +163,11 @@ func (h *Handler) unknown(adapters bool) (end func(computed bool)) {
 		h.early.running = make(map[*func(bool)]bool)
 	}
 	h.early.running[&later] = true
-	return func(computed bool) {
+	return func(computed, _ bool) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		delete(h.early.running, &later)
 		h.early.any = h.early.any || computed
 		later(computed)
-	}
+	}, nil
 }

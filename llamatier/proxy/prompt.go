@@ -56,12 +56,6 @@ func readPrompt(r *http.Request, body []byte, a api) (*prompt, error) {
 	if a.loose && string(bytes.TrimSpace(in["stream"])) != "true" {
 		p.AtOnce = true // the answer has what the model gives to tools as it is, with any figures
 	}
-	if salt := in["cache_salt"]; set(salt, "") {
-		if stringOf(salt) == "" {
-			return nil, errSalt
-		}
-		p.Tenant = sha256.Sum256([]byte("kvtier cache_salt " + stringOf(salt)))
-	}
 	if set(in["id_slot"], "-1") && !a.loose {
 		if err := json.Unmarshal(in["id_slot"], &p.Slot); err != nil || p.Slot < 0 || p.Slot > math.MaxInt32 {
 			return nil, errNotUnderstood
@@ -88,9 +82,9 @@ func hidesAccount(in members, a api) bool {
 
 // find finds the tokens of a prompt with a body.
 func (h *Handler) find(ctx context.Context, p *prompt, body []byte) (err error) {
-	in, alone := p.in, p.Private || p.Tenant != (llamatier.Tenant{}) // no text is known to others
+	in := p.in
 	if p.api.infill {
-		p.Tokens, err = h.infill(ctx, in, alone)
+		p.Tokens, err = h.infill(ctx, in, p.Private, p.Tenant)
 		return err
 	}
 	if p.api.convert != nil {
@@ -99,13 +93,13 @@ func (h *Handler) find(ctx context.Context, p *prompt, body []byte) (err error) 
 		}
 		body = encode(in)
 	}
-	p.Tokens, p.Parts, err = h.tokens(ctx, body, in, p.api.chat, alone)
+	p.Tokens, p.Parts, err = h.tokens(ctx, body, in, p.api.chat, p.Private, p.Tenant)
 	return err
 }
 
 // tokens returns the tokens of a prompt that is a text, a list of tokens, or a chat, up to the
 // first image or sound, and all from there on. Nothing is kept of a private one.
-func (h *Handler) tokens(ctx context.Context, body []byte, in members, chat, private bool) (tokens []int32, parts []llamatier.Part, err error) {
+func (h *Handler) tokens(ctx context.Context, body []byte, in members, chat, private bool, of llamatier.Tenant) (tokens []int32, parts []llamatier.Part, err error) {
 	prompt := single(in["prompt"])
 	if !chat && isList(prompt) {
 		tokens, err := h.mixed(ctx, prompt)
@@ -121,7 +115,7 @@ func (h *Handler) tokens(ctx context.Context, body []byte, in members, chat, pri
 	if private {
 		tokens, err = h.engine.Tokenize(ctx, text, true, true)
 	} else {
-		tokens, err = h.texts.tokenize(ctx, text)
+		tokens, err = h.texts.tokenize(ctx, text, of)
 	}
 	return tokens, parts, err
 }
@@ -390,7 +384,7 @@ type Infill struct {
 // infill returns the prompt that llama-server makes of a text with a gap, in format_prompt_infill: the end of
 // other files, that of the text before the gap, and the beginning of the text behind it, as far as each has
 // room. The prompt of the request stands before the gap, too. Nothing is kept of a private one.
-func (h *Handler) infill(ctx context.Context, in members, private bool) ([]int32, error) {
+func (h *Handler) infill(ctx context.Context, in members, private bool, of llamatier.Tenant) ([]int32, error) {
 	i := h.Infill
 	begins, hasBegin := i.Tokens["pre"]
 	goesOn, hasEnd := i.Tokens["suf"]
@@ -399,7 +393,7 @@ func (h *Handler) infill(ctx context.Context, in members, private bool) ([]int32
 	if !hasBegin || !hasEnd || !hasGap || !known {
 		return nil, errNotUnderstood // llama-server refuses it
 	}
-	files, err1 := h.texts.list(ctx, list, private)
+	files, err1 := h.texts.list(ctx, list, private, of)
 	before, err2 := h.engine.Tokenize(ctx, in["input_prefix"], false, false)
 	behind, err3 := h.engine.Tokenize(ctx, in["input_suffix"], false, false)
 	prompt, err4 := h.engine.Tokenize(ctx, stringOf(in["prompt"]), false, true)
