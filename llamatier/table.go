@@ -23,6 +23,7 @@ type table struct {
 	passes  int             // requests that have leave to run in any slot: see pass
 	passer  Tenant          // whose they are, while there is one
 	left    time.Time       // when one of them was given up, or failed: the engine may begin some of it later
+	late    time.Duration   // for which it may
 	isShut  bool            // no request begins in a free slot: see search
 
 	searching chan struct{} // one element while there is a search
@@ -30,7 +31,7 @@ type table struct {
 
 // newTable returns the table of some slots that hold nothing.
 func newTable(slots int, later func(*slot) interface{ Stop() bool }) *table {
-	t := &table{later: later, searching: make(chan struct{}, 1)}
+	t := &table{later: later, late: lateMost, searching: make(chan struct{}, 1)}
 	for id := range slots {
 		t.slots = append(t.slots, &slot{id: id, sequence: sequence{judged: true}})
 	}
@@ -97,15 +98,27 @@ func (t *table) serveLocked() {
 	}
 	var left []*waiter
 	for _, w := range t.waiting {
-		if w.passes && t.passLocked(w.request.Tenant, left) {
-			w.got <- grant{}
-		} else if s := t.takeLocked(w.request); !w.passes && s != nil {
-			w.got <- grant{slot: s}
-		} else {
+		if !t.grantLocked(w, left) {
 			left = append(left, w)
 		}
 	}
 	t.waiting = left
+}
+
+// grantLocked gives a waiter what it waits for, before whom others go on waiting, and reports whether it could.
+func (t *table) grantLocked(w *waiter, before []*waiter) bool {
+	if w.passes {
+		passes := t.passLocked(w.request.Tenant, before)
+		if passes {
+			w.got <- grant{}
+		}
+		return passes
+	}
+	s := t.takeLocked(w.request)
+	if s != nil {
+		w.got <- grant{slot: s}
+	}
+	return s != nil
 }
 
 // takeLocked makes a free slot busy: the one that the request asks for, or the best one. It returns

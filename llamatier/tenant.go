@@ -120,7 +120,7 @@ func (t *table) lateFor(s *slot) time.Duration {
 	if s.gone.After(last) {
 		last = s.gone
 	}
-	return lateMost - time.Since(last)
+	return t.late - time.Since(last)
 }
 
 // alone waits until a tenant's request may run in a slot that the engine chooses: none has rows of another one.

@@ -93,7 +93,7 @@ func (u *Turn) await() {
 func (u *Turn) End(answer *Answer) {
 	u.await()
 	if !u.search.end(answer != nil) {
-		u.lost()
+		u.lost(answer != nil)
 		return
 	}
 	to, s := u.to, u.s
@@ -111,11 +111,11 @@ func (u *Turn) End(answer *Answer) {
 }
 
 // lost ends a request that may have run in any slot.
-func (u *Turn) lost() {
+func (u *Turn) lost(heard bool) {
 	u.search.log.Debug("kv tier: llama-server may have run a request in any slot", "expected", u.s.id)
 	u.to.why.Done(u.asked, why.Text{}, why.Fate{})
 	u.to.asker.doubt()
-	u.to.table.endUnknown(true, false)
+	u.to.table.endUnknown(true, heard)
 	u.to.table.drop(u.s)
 }
 
@@ -137,7 +137,7 @@ func (u *Turn) computed(tokens int, answer *Answer) {
 func (u *Turn) Drop() {
 	u.await()
 	if !u.search.end(true) {
-		u.to.table.endUnknown(false, false)
+		u.to.table.endUnknown(false, true)
 	}
 	u.to.why.Done(u.asked, why.Text{}, why.Fate{}) // the engine has computed nothing
 	u.to.table.drop(u.s)

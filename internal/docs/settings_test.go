@@ -59,6 +59,9 @@ func TestProgramsOfVariables(t *testing.T) {
 		require.NotContains(t, daemon, use)
 		want[name] = inPatched
 	}
+	require.Contains(t, daemon, "tierenv.TenantsFromEnvironment")
+	require.NotContains(t, code(t, "kvcache/"), "Tenants")
+	want[tierenv.TenantsVariable] = inLlama
 	for _, name := range matches(`"(KVTIER_LLAMA_[A-Z]+)"`, daemon) {
 		want[name] = inLlama
 	}
