@@ -61,8 +61,10 @@ func Main() {
 	case tierenv.Enabled() && command.Routes() && !command.Looks():
 		say(func(log *slog.Logger) { log.Warn("kv tier: off for a router", "remedy", launch.RouterRemedy) })
 		fail(plain(real))
-	case !tierenv.Enabled() || !command.Serves():
+	case !tierenv.Enabled() || !command.Chats():
 		fail(become(real))
+	case !command.Serves():
+		fail(plain(real))
 	case command.Hidden() != "":
 		say(func(log *slog.Logger) {
 			off(unstored.New(log, nil), command, slog.LevelWarn, telemetry.ObstacleOption, errors.New(command.Hidden()))

@@ -71,6 +71,12 @@ func (c Command) Serves() bool {
 	return !c.any(reports...) && !c.on(embedding) && !c.on(reranking) && c.any(model, modelURL, repository)
 }
 
+// Chats reports whether llama-server may answer prompts, of one model or of several, also where Serves does not know
+// the model.
+func (c Command) Chats() bool {
+	return !c.any(reports...) && !c.on(embedding) && !c.on(reranking) && !c.Looks()
+}
+
 // Routes reports whether llama-server is a router, which starts a llama-server of its own for each
 // model: nothing names a model.
 func (c Command) Routes() bool {
