@@ -29,12 +29,13 @@ func (t Tenant) media() []pagefile.Media {
 // the slots of others and empties them. Meanwhile no other tenant's request begins. Without tenants nothing waits.
 
 // shutsOutLocked reports whether no request of a tenant begins, because another one's have leave to run in any slot.
+// Of a closed table, the slots are taken to be saved.
 func (t *table) shutsOutLocked(of Tenant) bool { return t.passes > 0 && t.passer != of && !t.closed }
 
 // passLocked gives a request leave to run in any slot, unless another tenant's has it, or waits before it.
 func (t *table) passLocked(of Tenant, before []*waiter) bool {
 	other := func(w *waiter) bool { return w.request.Tenant != of }
-	if t.shutsOutLocked(of) || slices.ContainsFunc(before, other) {
+	if t.passes > 0 && t.passer != of || slices.ContainsFunc(before, other) {
 		return false
 	}
 	t.passes++
