@@ -94,12 +94,17 @@ func inquire(q *engine.Inquirer, r Request) *engine.Inquiry {
 	if q.Recents == nil {
 		return nil
 	}
-	i := &engine.Inquiry{Text: why.Text{Tokens: r.Tokens}, Private: r.Private}
+	i := &engine.Inquiry{Text: r.asked(), Private: r.Private}
 	i.ID = q.Recents.Add(i.Text, r.Private)
 	if r.Rest != nil {
 		i.Facts.Nameless = len(r.Tokens) + 1
 	}
 	return i
+}
+
+// asked is the text of a request's prompt, which is compared with those of the same tenant alone.
+func (r *Request) asked() why.Text {
+	return why.Text{Tokens: r.Tokens, Media: r.Tenant.media(), Of: r.Tenant}
 }
 
 // tell tells an inquiry, if there is one, which pages a look-up found and why some of them were not
@@ -113,5 +118,5 @@ func (p *plan) tell(i *engine.Inquiry, held int, slots *table) {
 	if p.slow != "" {
 		f.Down = append(f.Down, p.slow)
 	}
-	f.Slot = slots.unsavedBeside(i.Text.Tokens, f.Found)
+	f.Slot = slots.unsavedBeside(i.Text.Of, i.Text.Tokens, f.Found)
 }

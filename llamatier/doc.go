@@ -18,6 +18,7 @@
 // A Tier leads a request through its parts, which get their inputs and do not know the Tier:
 //
 //	table                     table.go               the slots, the requests that wait for one, requests of which nothing is known
+//	tenants                   tenant.go              whose rows a slot has, and requests in any slot that must be alone
 //	sequence                  slot.go                the tokens and rows in one slot, as far as they are known
 //	asker                     question.go            questions to the engine, and how many tokens it has generated
 //	actor                     action.go              saving, restoring and emptying a slot

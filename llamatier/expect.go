@@ -11,8 +11,9 @@ import (
 // expectMost bounds the time for which an expected conversation keeps another one waiting.
 const expectMost = 250 * time.Millisecond
 
-// Expect restores a stored conversation, with which the first prompt probably goes on, before that prompt comes.
-// Of several slots the prompt might get another one: then nothing is restored. Expect returns at once.
+// Expect restores a stored conversation of the zero Tenant, with which the first prompt probably goes on, before
+// that prompt comes. Of several slots the prompt might get another one: then nothing is restored. Expect returns
+// at once.
 func (t *Tier) Expect(conversation []int32) {
 	if len(conversation) >= t.context || t.obstacles.off.Load() {
 		return // no prompt goes on with it
@@ -32,11 +33,12 @@ func (t *Tier) Expect(conversation []int32) {
 func (t *table) expects() (s *slot, over func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s = t.slots[0]; len(t.slots) > 1 || t.closed || t.unknown > 0 || s.busy || s.begun > 0 || s.unknown {
+	s = t.slots[0]
+	if len(t.slots) > 1 || t.closed || t.unknown > 0 || s.busy || s.begun > 0 || s.unknown || s.tenant != (Tenant{}) {
 		return nil, nil
 	}
 	action := t.actLocked()
-	return s.takeLocked(), func() {
+	return s.takeLocked(Tenant{}), func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.actedLocked(action)
@@ -69,7 +71,7 @@ func (r *restorer) expect(s *slot, tokens []int32) {
 // expected makes a file of the pages of a prompt; nil if that takes too long.
 func (r *restorer) expected(ctx context.Context, s *slot, tokens []int32) *load {
 	began := time.Now()
-	p := r.planner.plan(ctx, tokens, nil, 0, 0)
+	p := r.planner.plan(ctx, Tenant{}, tokens, nil, 0, 0)
 	if !p.worth() || p.lossy() > 0 || r.loader.streams(p) || r.predicted(p) > expectMost {
 		return nil
 	}

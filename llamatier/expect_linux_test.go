@@ -116,6 +116,11 @@ func TestNothingIsExpected(t *testing.T) {
 		"ran":           func(w *world) { w.tier.Unknown()(true) },
 		"came first":    func(w *world) { w.ask(ask(prompt(3, 50)), 5) },
 		"off":           func(w *world) { w.tier.Off(telemetry.ObstacleOption, "") },
+		"a tenant's": func(w *world) {
+			end, err := w.tier.Pass(t.Context(), Tenant{1})
+			require.NoError(t, err)
+			end(false, true) // its next request finds the slot as its own
+		},
 	} {
 		w := newWorld(t, 1, 1000)
 		w.ask(ask(prompt(1, 200)), 5)
@@ -264,4 +269,44 @@ func TestNothingIsExpectedAfterTheEnd(t *testing.T) {
 	w.tier.Expect(prompt(1, 200))
 	w.tier.storing.Wait()
 	require.Zero(t, w.engine.restored)
+}
+
+// TestTheExpectedIsForNoTenant: a request of one finds nothing of it, whoever chooses the slot.
+func TestTheExpectedIsForNoTenant(t *testing.T) {
+	for name, send := range map[string]func(w *world){
+		"in a slot":   func(w *world) { w.ask(of(1, prompt(1, 300)), 5) },
+		"private":     func(w *world) { r := of(1, prompt(1, 300)); r.Private = true; w.ask(r, 5) },
+		"in any slot": func(w *world) { w.passOf(of(1, prompt(1, 300)), 5) },
+	} {
+		for _, reads := range []bool{false, true} {
+			w, s := expecting(t, reads)
+			if reads {
+				<-s.began
+			} else {
+				w.tier.storing.Wait()
+				require.Equal(t, 200, w.engine.restored)
+			}
+			done := beside(func() { send(w) })
+			close(s.pass)
+			<-done
+			require.Zero(t, w.engine.cached, "%s, while it is read: %v", name, reads)
+		}
+	}
+}
+
+// TestNoTenantsConversationIsExpected, although it is the latest.
+func TestNoTenantsConversationIsExpected(t *testing.T) {
+	w := newWorld(t, 1, 1000)
+	w.ask(ask(prompt(2, 200)), 5)
+	w.idle()
+	w.ask(of(1, prompt(1, 200)), 5)
+	w.killed()
+	store, err := diskstore.Open(t.Context(), diskstore.Options{
+		Fingerprint: pagefile.Key{1}, PageTokens: testPage, Local: diskstore.TierConfig{Root: w.root, BudgetBytes: 1 << 30}, ReadAheadBytes: 1 << 20,
+	})
+	require.NoError(t, err)
+	defer store.Close()
+	text, err := store.Recent().Text(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 200, commonPrefix(prompt(2, 200), text))
 }

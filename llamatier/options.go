@@ -135,13 +135,15 @@ type patience struct {
 
 	busy time.Duration // until people are told that requests of others keep a slot from being saved
 
+	apart time.Duration // for slots with rows of other tenants, which may run requests
+
 	answer time.Duration // for an answer to a question, which comes between two batches
 }
 
 var usualPatience = patience{
 	look: time.Second, end: 10 * time.Minute, part: 10 * time.Second,
 	leave: 5 * time.Second, search: 2 * time.Second, stage: stageMax, saving: time.Second, unknown: 10 * time.Second,
-	busy: 10 * time.Minute, answer: 5 * time.Minute,
+	busy: 10 * time.Minute, apart: 10 * time.Minute, answer: 5 * time.Minute,
 }
 
 // lookTimeout bounds the time of a look at a slot.

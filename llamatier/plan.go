@@ -29,12 +29,12 @@ const draftTokens = 32
 // plan finds the stored pages of a prompt after which the engine can go on, of which the slot
 // holds some tokens already. For exact pages that many of these tokens as loss says are given up.
 // Pages that take longer to read than to compute are left out.
-func (d *planner) plan(ctx context.Context, tokens []int32, media []llamastate.Medium, held, loss int) *plan {
+func (d *planner) plan(ctx context.Context, of Tenant, tokens []int32, media []llamastate.Medium, held, loss int) *plan {
 	if n := len(media); n > 0 && media[n-1].End() == len(tokens) {
 		// The engine computes at least one token, and fails where that is the last one of an image.
 		tokens, media = tokens[:media[n-1].Start], media[:n-1]
 	}
-	found, err := d.find(ctx, tokens, media, held)
+	found, err := d.find(ctx, of, tokens, media, held)
 	p := &plan{held: held - loss, media: media, refs: found.Exact, slow: engine.SlowTier(found.Exact, err), found: max(endOf(found.Exact), endOf(found.State))}
 	if d.form.shape.HasEnd() {
 		p.refs = found.State
@@ -62,8 +62,8 @@ func (d *planner) plan(ctx context.Context, tokens []int32, media []llamastate.M
 
 // find looks up the stored pages of a prompt, and of a model with windows or recurrent layers those
 // after which the engine can go on. The error says that nothing is known of pages behind them.
-func (d *planner) find(ctx context.Context, tokens []int32, media []llamastate.Medium, held int) (diskstore.Found, error) {
-	p := diskstore.Prompt{Tokens: tokens, Beyond: held}
+func (d *planner) find(ctx context.Context, of Tenant, tokens []int32, media []llamastate.Medium, held int) (diskstore.Found, error) {
+	p := diskstore.Prompt{Tokens: tokens, Media: of.media(), Beyond: held}
 	if d.form.shape.HasEnd() {
 		// The engine computes at least one token, and cannot take one back.
 		p.Tokens = tokens[:max(0, len(tokens)-1)]

@@ -46,7 +46,7 @@ func (r *restorer) restore(ctx context.Context, s *slot, tokens []int32, media [
 	if spoiled {
 		loss = min(held, r.form.pageTokens+restoreMin)
 	}
-	p = r.planner.plan(ctx, tokens, media, held, loss)
+	p = r.planner.plan(ctx, s.tenant, tokens, media, held, loss)
 	if !p.worth() {
 		if p.unread == why.UnreadNone && p.found > held {
 			p.unread = why.UnreadQuicker // than replacing the slot for so few tokens

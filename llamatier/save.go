@@ -87,7 +87,7 @@ func (v *saver) pays(ctx context.Context, s *slot) bool {
 	}
 	ctx, stop := context.WithTimeout(ctx, storedMost)
 	defer stop()
-	return v.rates.Computing(len(v.pages.stored(ctx, s.tokens)), n) >= cost
+	return v.rates.Computing(len(v.pages.stored(ctx, s.tenant, s.tokens)), n) >= cost
 }
 
 // save saves a busy slot and begins to store the pages that are new. The slot may be used again when save
@@ -136,6 +136,7 @@ func (v *saver) save(ctx context.Context, s *slot, tails bool) {
 	s.refused = time.Time{}
 	s.learn(v.album, state)
 	s.tokens, s.checkpoints = state.Tokens, state.Checkpoints
+	of := s.tenant
 	ends := v.ends(&s.sequence, state, tails)
 	v.spawn(func() {
 		defer func() { <-v.saving }()
@@ -143,7 +144,7 @@ func (v *saver) save(ctx context.Context, s *slot, tails bool) {
 		if err := v.files.disk.do(v.files.disk.Patience.Page, v.album.keep); err != nil {
 			v.album.log.Debug("kv tier: images are not known to later runs", "error", err)
 		}
-		if err := v.pages.put(context.WithoutCancel(ctx), state, ends, dropped); err != nil {
+		if err := v.pages.put(context.WithoutCancel(ctx), of, state, ends, dropped); err != nil {
 			v.obstacles.notStored(s.id, err)
 			return
 		}
@@ -208,7 +209,7 @@ func (v *saver) savedFile(ctx context.Context, s *slot) (*slotfile.File, positio
 		return nil, none, err
 	}
 	var f *slotfile.File
-	k := v.sink(ctx, &s.sequence, p.Held)
+	k := v.sink(ctx, s, p.Held)
 	if k != nil {
 		f, err = v.files.Stream(k)
 	} else {
@@ -241,14 +242,14 @@ func (v *saver) savedFile(ctx context.Context, s *slot) (*slotfile.File, positio
 }
 
 // sink returns the sink of a slot that holds a number of tokens; nil if a file is better.
-func (v *saver) sink(ctx context.Context, s *sequence, held int) *sink {
+func (v *saver) sink(ctx context.Context, s *slot, held int) *sink {
 	saved := s.fileSize(v.form, held)
 	if !v.files.asStream(saved) {
 		return nil
 	}
 	// The first page and the last one are kept, and that in which the prompt may get a tail.
 	size := v.form.pageTokens
-	stored := v.pages.stored(ctx, s.tokens[:min(len(s.tokens), s.prompt/size*size)])
+	stored := v.pages.stored(ctx, s.tenant, s.tokens[:min(len(s.tokens), s.prompt/size*size)])
 	if len(stored) <= size {
 		return nil
 	}
@@ -296,7 +297,7 @@ const minTail = 32
 
 // put stores the full pages of a saved slot that the store does not have, and tails that
 // end after some numbers of tokens. The file has no rows of dropped positions.
-func (p *pages) put(ctx context.Context, state *llamastate.File, tails []int, dropped positions) error {
+func (p *pages) put(ctx context.Context, of Tenant, state *llamastate.File, tails []int, dropped positions) error {
 	size := p.form.pageTokens
 	parent := p.form.root
 	for start := 0; start < len(state.Tokens); start += size {
@@ -316,7 +317,7 @@ func (p *pages) put(ctx context.Context, state *llamastate.File, tails []int, dr
 				continue
 			}
 			tokens := state.Tokens[start:end]
-			key := pagefile.ChainKey(parent, tokens, nil)
+			key := pagefile.ChainKey(parent, tokens, pagefile.MediaWithin(of.media(), start, end-start))
 			if end == start+size {
 				next = key
 			}
@@ -326,7 +327,7 @@ func (p *pages) put(ctx context.Context, state *llamastate.File, tails []int, dr
 			if dropped.overlap(start, end) {
 				return errors.New("a page was removed meanwhile") // nobody would find those behind it
 			}
-			if err := p.putOne(ctx, state, parent, start, tokens); err != nil {
+			if err := p.putOne(ctx, of, state, parent, start, tokens); err != nil {
 				return err
 			}
 		}
@@ -335,7 +336,7 @@ func (p *pages) put(ctx context.Context, state *llamastate.File, tails []int, dr
 	return nil
 }
 
-func (p *pages) putOne(ctx context.Context, state *llamastate.File, parent pagefile.Key, start int, tokens []int32) error {
+func (p *pages) putOne(ctx context.Context, of Tenant, state *llamastate.File, parent pagefile.Key, start int, tokens []int32) error {
 	sections := p.form.shape.Sections()
 	if start+len(tokens) == len(state.Tokens) && state.End() {
 		sections = p.form.shape.EndSections(state.WindowRows())
@@ -344,7 +345,7 @@ func (p *pages) putOne(ctx context.Context, state *llamastate.File, parent pagef
 	if err != nil {
 		return err
 	}
-	page := &pagefile.Page{Parent: parent, Start: uint32(start), Tokens: tokens, Layout: layout, Payload: make([]byte, layout.Size())}
+	page := &pagefile.Page{Parent: parent, Start: uint32(start), Tokens: tokens, Media: pagefile.MediaWithin(of.media(), start, len(tokens)), Layout: layout, Payload: make([]byte, layout.Size())}
 	if err := state.ReadRows(layout, start, page.Payload); err != nil {
 		return err
 	}
@@ -364,13 +365,13 @@ func (p *pages) putOne(ctx context.Context, state *llamastate.File, parent pagef
 }
 
 // stored returns the first of some tokens, those whose pages are stored.
-func (p *pages) stored(ctx context.Context, tokens []int32) []int32 {
+func (p *pages) stored(ctx context.Context, of Tenant, tokens []int32) []int32 {
 	size, parent := p.form.pageTokens, p.form.root
 	for start := 0; ; start += size {
 		if start+size > len(tokens) || ctx.Err() != nil {
 			return tokens[:start]
 		}
-		key := pagefile.ChainKey(parent, tokens[start:start+size], nil)
+		key := pagefile.ChainKey(parent, tokens[start:start+size], pagefile.MediaWithin(of.media(), start, size))
 		if has, _ := p.store.Has(ctx, key); !has {
 			return tokens[:start]
 		}

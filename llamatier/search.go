@@ -34,11 +34,12 @@ type search struct {
 }
 
 // searched begins a turn for a request that the caller sends next, and searches for the slot that runs it.
-// The caller has table.searching.
+// The caller has table.searching, and leave to pass.
 func (t *Tier) searched(ctx context.Context, begin func() (*Turn, error)) (*Turn, error) {
 	u, err := begin()
 	if err != nil {
 		<-t.table.searching
+		t.table.leave()
 		return nil, err
 	}
 	l := &search{
@@ -48,6 +49,7 @@ func (t *Tier) searched(ctx context.Context, begin func() (*Turn, error)) (*Turn
 	l.shut()
 	if l.ready(ctx); ctx.Err() != nil {
 		l.others()
+		t.table.leave()
 		u.Drop()
 		return nil, ctx.Err()
 	}
@@ -183,13 +185,14 @@ func (t *table) find(l *search, now []Slot) bool {
 		t.moveLocked(l, to)
 	}
 	t.unknown--
+	t.leaveLocked()
 	return true
 }
 
 // moveLocked moves a turn to the free slot that the engine has chosen.
 func (t *table) moveLocked(l *search, to *slot) {
 	u, from := l.turn, l.turn.s
-	to.takeLocked()
+	to.takeLocked(u.request.Tenant)
 	to.cancel, to.loose = from.cancel, true
 	to.begun++
 	u.s, u.held, u.restored = to, to.keeps(l.tokens, l.ends), restored{}

@@ -18,6 +18,9 @@ type slot struct {
 
 	begun uint64 // requests in it
 
+	tenant Tenant // whose rows these are, also in a slot that was emptied for it; the owner of a busy slot changes it
+	wants  Tenant // whose request has made it busy
+
 	cancel context.CancelFunc       // gives up the request that runs in it; nil without
 	loose  bool                     // Request.Loose of that one
 	idle   interface{ Stop() bool } // saves the slot; nil: nothing to save
@@ -150,9 +153,9 @@ func (s *sequence) noteAnswer(r Request, counted int, answer *Answer, shifts int
 
 // learn has an album learn what the engine has made of the last prompt's parts, from the slot that was
 // saved, which is cut off before those that stay unknown.
-func (s *sequence) learn(a *album, state *llamastate.File) {
+func (s *slot) learn(a *album, state *llamastate.File) {
 	first := len(s.tokens)
-	if s.last != nil && len(s.parts) > 0 && !state.Cut {
+	if s.tenant == (Tenant{}) && s.last != nil && len(s.parts) > 0 && !state.Cut {
 		prompt := s.last.Cached + s.last.Processed
 		if a.learn(state, first, s.known, s.parts, prompt) {
 			s.rest, s.parts, s.prompt = nil, nil, prompt
@@ -168,8 +171,12 @@ func (s *sequence) learn(a *album, state *llamastate.File) {
 // checkpoints as well, which may be more than all rows: about those of the last save.
 func (s *sequence) fileSize(f form, tokens int) int64 { return f.fileSize(tokens) + s.checkpoints }
 
-// shared is the number of tokens that a prompt shares with the last one. Images and sounds count as tokens.
-func (s *sequence) shared(r Request) int {
+// shared is the number of tokens that a prompt shares with the last one of its tenant. Images and sounds count as
+// tokens.
+func (s *slot) shared(r Request) int {
+	if s.tenant != r.Tenant {
+		return 0
+	}
 	n := commonPrefix(s.tokens, r.Tokens)
 	if n == len(r.Tokens) {
 		n += commonPrefix(s.rest, r.Rest)

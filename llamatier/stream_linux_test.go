@@ -88,7 +88,7 @@ func TestARestoreWithoutAFile(t *testing.T) {
 // TestPagesOfSlowTiersAreNoStream: llama-server would wait for them.
 func TestPagesOfSlowTiersAreNoStream(t *testing.T) {
 	w, next := streamed(t, false)
-	p := w.tier.restorer.planner.plan(t.Context(), next, nil, 0, 0)
+	p := w.tier.restorer.planner.plan(t.Context(), Tenant{}, next, nil, 0, 0)
 	require.True(t, w.tier.restorer.loader.streams(p))
 	p.refs[2].Tier = tier.Remote
 	require.False(t, w.tier.restorer.loader.streams(p))
@@ -139,7 +139,7 @@ func (s *slow) Read(ctx context.Context, ref diskstore.Ref, tokens []int32, layo
 // read again for the other one's sake.
 func TestReadersOfAStream(t *testing.T) {
 	w, next := streamed(t, false)
-	p := w.tier.restorer.planner.plan(t.Context(), next, nil, 0, 0)
+	p := w.tier.restorer.planner.plan(t.Context(), Tenant{}, next, nil, 0, 0)
 	whole, err := w.tier.restorer.loader.newStream(t.Context(), p)
 	require.NoError(t, err)
 	want := make([]byte, whole.Size())

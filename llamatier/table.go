@@ -20,6 +20,10 @@ type table struct {
 	unknown int             // requests that run in slots which the engine chose
 	passed  uint64          // all of these that have begun
 	acting  []chan struct{} // one for each action that is waited for, closed after it
+	passes  int             // requests that have leave to run in any slot: see pass
+	passer  Tenant          // whose they are, while there is one
+	left    time.Time       // when one of them was given up, or failed: the engine may begin some of it later
+	late    time.Duration   // for which it may
 	isShut  bool            // no request begins in a free slot: see search
 
 	searching chan struct{} // one element while there is a search
@@ -27,7 +31,7 @@ type table struct {
 
 // newTable returns the table of some slots that hold nothing.
 func newTable(slots int, later func(*slot) interface{ Stop() bool }) *table {
-	t := &table{later: later, searching: make(chan struct{}, 1)}
+	t := &table{later: later, late: lateMost, searching: make(chan struct{}, 1)}
 	for id := range slots {
 		t.slots = append(t.slots, &slot{id: id, sequence: sequence{judged: true}})
 	}
@@ -36,34 +40,47 @@ func newTable(slots int, later func(*slot) interface{ Stop() bool }) *table {
 
 type waiter struct {
 	request Request
-	got     chan *slot // receives nil when the table closes
+	passes  bool       // it waits for leave to run in any slot, and gets no slot
+	got     chan grant // has room
+}
+
+// grant is what a waiter gets.
+type grant struct {
+	slot *slot // nil for one that passes
+	err  error // ErrClosed
 }
 
 // take waits for a slot. Requests get slots in the order in which they came.
 func (t *table) take(ctx context.Context, r Request) (*slot, error) {
+	got, err := t.wait(ctx, &waiter{request: r, got: make(chan grant, 1)})
+	return got.slot, err
+}
+
+// wait waits for what a waiter gets.
+func (t *table) wait(ctx context.Context, w *waiter) (grant, error) {
 	t.mu.Lock()
-	w := &waiter{request: r, got: make(chan *slot, 1)}
 	t.waiting = append(t.waiting, w)
 	t.serveLocked()
 	t.mu.Unlock()
 	select {
-	case s := <-w.got:
-		if s == nil {
-			return nil, ErrClosed
-		}
-		return s, nil
+	case got := <-w.got:
+		return got, got.err
 	case <-ctx.Done():
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if i := slices.Index(t.waiting, w); i >= 0 {
 		t.waiting = slices.Delete(t.waiting, i, i+1)
-		return nil, ctx.Err()
+		t.serveLocked() // others may have waited for it
+		return grant{}, ctx.Err()
 	}
-	if s := <-w.got; s != nil { // it came just now
-		t.giveBackLocked(s)
+	switch got := <-w.got; { // it came just now
+	case got.slot != nil:
+		t.giveBackLocked(got.slot)
+	case got.err == nil:
+		t.leaveLocked()
 	}
-	return nil, ctx.Err()
+	return grant{}, ctx.Err()
 }
 
 // takeFree makes a free slot busy, and returns nil if there is none.
@@ -81,19 +98,33 @@ func (t *table) serveLocked() {
 	}
 	var left []*waiter
 	for _, w := range t.waiting {
-		if s := t.takeLocked(w.request); s != nil {
-			w.got <- s
-		} else {
+		if !t.grantLocked(w, left) {
 			left = append(left, w)
 		}
 	}
 	t.waiting = left
 }
 
+// grantLocked gives a waiter what it waits for, before whom others go on waiting, and reports whether it could.
+func (t *table) grantLocked(w *waiter, before []*waiter) bool {
+	if w.passes {
+		passes := t.passLocked(w.request.Tenant, before)
+		if passes {
+			w.got <- grant{}
+		}
+		return passes
+	}
+	s := t.takeLocked(w.request)
+	if s != nil {
+		w.got <- grant{slot: s}
+	}
+	return s != nil
+}
+
 // takeLocked makes a free slot busy: the one that the request asks for, or the best one. It returns
 // nil if there is none.
 func (t *table) takeLocked(r Request) *slot {
-	return t.chooseLocked(r, func(s *slot) bool { return r.Slot < 0 || s.id == r.Slot%len(t.slots) }).takeLocked()
+	return t.chooseLocked(r, func(s *slot) bool { return r.Slot < 0 || s.id == r.Slot%len(t.slots) }).takeLocked(r.Tenant)
 }
 
 // similar is the part of a prompt that a slot must hold to be chosen for that reason, as in llama-server.
@@ -102,6 +133,9 @@ const similar = 0.1
 // chooseLocked returns the free slot for a request, of those that suit: the one that holds most of
 // the prompt, or the one unused for longest. It returns nil if there is none.
 func (t *table) chooseLocked(r Request, suits func(*slot) bool) *slot {
+	if t.shutsOutLocked(r.Tenant) {
+		return nil
+	}
 	free := func(s *slot) bool { return !s.busy && suits(s) }
 	best, most := t.oldestLocked(free), int(similar*float64(len(r.Tokens)+len(r.Rest)))
 	for _, s := range t.slots {
@@ -130,13 +164,13 @@ func (t *table) oldestLocked(suits func(*slot) bool) (oldest *slot) {
 	return oldest
 }
 
-// takeLocked makes a slot busy, which is not saved for being idle any more, and returns it. A nil
+// takeLocked makes a slot busy for a tenant, which is not saved for being idle any more, and returns it. A nil
 // slot stays nil.
-func (s *slot) takeLocked() *slot {
+func (s *slot) takeLocked(wants Tenant) *slot {
 	if s == nil {
 		return nil
 	}
-	s.busy = true
+	s.busy, s.wants = true, wants
 	if s.idle != nil {
 		s.idle.Stop()
 		s.idle = nil
@@ -149,7 +183,7 @@ func (s *slot) takeLocked() *slot {
 func (t *table) takeOther(s *slot, r Request, slots []Slot) *slot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	other := t.chooseLocked(r, func(o *slot) bool { return r.Slot < 0 && o.id < len(slots) && !slots[o.id].Running }).takeLocked()
+	other := t.chooseLocked(r, func(o *slot) bool { return r.Slot < 0 && o.id < len(slots) && !slots[o.id].Running }).takeLocked(r.Tenant)
 	if other != nil {
 		t.giveBackLocked(s)
 	}
@@ -161,7 +195,7 @@ func (t *table) takeOther(s *slot, r Request, slots []Slot) *slot {
 func (t *table) takeIdle(than *slot) *slot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.oldestLocked(func(s *slot) bool { return s != than && !s.busy && len(s.tokens) > 0 }).takeLocked()
+	return t.oldestLocked(func(s *slot) bool { return s != than && !s.busy && len(s.tokens) > 0 }).takeOwnLocked()
 }
 
 // takeUnsaved makes the slot busy that has been free for longest, of those in which there is
@@ -172,7 +206,7 @@ func (t *table) takeUnsaved() *slot {
 	if t.closed || t.unknown > 0 {
 		return nil
 	}
-	return t.oldestLocked(func(s *slot) bool { return !s.busy && s.storable() && !s.unknown && !s.acting }).takeLocked()
+	return t.oldestLocked(func(s *slot) bool { return !s.busy && s.storable() && !s.unknown && !s.acting }).takeOwnLocked()
 }
 
 // takeUnused makes a slot busy that was given back, and reports whether no request has taken it since.
@@ -182,7 +216,7 @@ func (t *table) takeUnused(s *slot) bool {
 	if s.busy || s.idle == nil || t.closed {
 		return false
 	}
-	s.takeLocked()
+	s.takeOwnLocked()
 	return true
 }
 
@@ -259,7 +293,7 @@ func (t *table) close() {
 	defer t.mu.Unlock()
 	t.closed = true
 	for _, w := range t.waiting {
-		w.got <- nil
+		w.got <- grant{err: ErrClosed}
 	}
 	t.waiting = nil
 	for _, s := range t.slots {
@@ -284,11 +318,11 @@ func (t *table) beside(one *slot) int {
 
 // unsavedBeside reports whether a free slot, of which something is not stored, holds more than a number
 // of a prompt's tokens. The request in a busy slot may be replacing its tokens.
-func (t *table) unsavedBeside(tokens []int32, found int) bool {
+func (t *table) unsavedBeside(of Tenant, tokens []int32, found int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.ContainsFunc(t.slots, func(s *slot) bool {
-		return !s.busy && (s.dirty || s.tails) && commonPrefix(s.tokens, tokens) > found
+		return !s.busy && s.tenant == of && (s.dirty || s.tails) && commonPrefix(s.tokens, tokens) > found
 	})
 }
 
@@ -309,7 +343,7 @@ func (t *table) describe() []telemetry.Slot {
 // the rows of no slot are known. Actions on slots and such requests take turns where they can: an
 // action that llama-server holds back for the request could in turn hold back the requests behind it.
 
-// beginUnknown notes that such a request begins, after all actions on slots have ended or ctx has.
+// beginUnknown notes that such a request begins, which has leave, after all actions on slots have ended or ctx has.
 func (t *table) beginUnknown(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -327,11 +361,16 @@ func (t *table) beginUnknown(ctx context.Context) {
 	t.passed++
 }
 
-// endUnknown notes that such a request has ended, which may have computed in any slot.
-func (t *table) endUnknown(computed bool) {
+// endUnknown notes that such a request has ended, which may have computed in any slot. The engine may go on with
+// one that was not heard to its end.
+func (t *table) endUnknown(computed, heard bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.unknown--
+	if !heard {
+		t.left = time.Now()
+	}
+	defer t.leaveLocked()
 	for _, s := range t.slots {
 		s.unknown = s.unknown || computed
 	}

@@ -79,7 +79,7 @@ func New(opt Options) *Tier {
 
 // Begin waits for a slot for a request, chooses it, and restores stored pages into it. The engine may still
 // read these when Begin returns, and answers the request after that. The caller calls End or Drop. Begin
-// returns ErrClosed, ErrTaken or an error of ctx.
+// returns ErrClosed, ErrTaken, ErrSeparate or an error of ctx.
 func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	r.beside = !r.Loose && t.restorer.once()
 	if r.Loose = r.Loose && len(t.table.slots) > 1; !r.Loose {
@@ -88,9 +88,13 @@ func (t *Tier) Begin(ctx context.Context, r Request) (*Turn, error) {
 	if !t.searches(r) {
 		return nil, ErrTaken
 	}
+	if err := t.alone(ctx, r.Tenant); err != nil {
+		return nil, err
+	}
 	select {
 	case t.table.searching <- struct{}{}: // no other request is on its way
 	case <-ctx.Done():
+		t.table.leave()
 		return nil, ctx.Err()
 	}
 	return t.searched(ctx, func() (*Turn, error) { return t.begin(ctx, r) })
@@ -107,13 +111,18 @@ func (t *Tier) begin(ctx context.Context, r Request) (*Turn, error) {
 		return nil, ErrTaken
 	}
 	r = t.album.expand(r)
-	s, err := t.take(ctx, r)
+	s, err := t.takeApart(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	s, taken, err := t.settle(ctx, s, r)
 	if r.Loose && (t.table.unknownRuns() || s.mayBegin()) {
 		err = ErrTaken
+	}
+	if err == nil && s.tenant != r.Tenant {
+		limited, stop := context.WithTimeout(ctx, t.patience.apart)
+		err = apart(ctx, t.separate(limited, s, r.Tenant))
+		stop()
 	}
 	if err = cmp.Or(ctx.Err(), err); err != nil {
 		t.table.giveBack(s)
@@ -303,15 +312,32 @@ func (t *Tier) Flush(ctx context.Context) {
 // Unknown notes that the engine answers a request in a slot that it chose itself, until the caller calls end,
 // which says whether the engine may have computed anything. If so, no slot is stored until its rows are known
 // again, so slots are saved first. Unknown lets actions on slots end, for a while: one that llama-server
-// holds back for the request could in turn hold back the requests behind it.
+// holds back for the request could in turn hold back the requests behind it. The request has no tenant, and no
+// other one has begun.
 func (t *Tier) Unknown() (end func(computed bool)) {
+	t.table.passFirst()
+	ends := t.passing()
+	return func(computed bool) { ends(computed, false) }
+}
+
+// Pass does as Unknown for a request of a tenant, which waits until no slot has rows of another one, also those of
+// requests that run. heard says that the engine has answered to the end. Pass returns ErrClosed, ErrSeparate or an
+// error of ctx.
+func (t *Tier) Pass(ctx context.Context, of Tenant) (end func(computed, heard bool), err error) {
+	if err := t.alone(ctx, of); err != nil {
+		return nil, err
+	}
+	return t.passing(), nil
+}
+
+func (t *Tier) passing() (end func(computed, heard bool)) {
 	ctx, cancel := context.WithTimeout(context.Background(), t.patience.unknown)
 	defer cancel()
 	t.saveFree(ctx)
 	t.table.beginUnknown(ctx)
-	return func(computed bool) {
+	return func(computed, heard bool) {
 		t.asker.doubt()
-		t.table.endUnknown(computed)
+		t.table.endUnknown(computed, heard)
 	}
 }
 

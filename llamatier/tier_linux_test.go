@@ -602,7 +602,7 @@ func TestPlansEndBeforeImages(t *testing.T) {
 	w.ask(ask(tokens), 5)
 	w.idle()
 	plan := func(media ...llamastate.Medium) int {
-		return len(w.tier.restorer.planner.plan(t.Context(), tokens, media, 0, 0).tokens)
+		return len(w.tier.restorer.planner.plan(t.Context(), Tenant{}, tokens, media, 0, 0).tokens)
 	}
 	whole := plan()
 	require.Greater(t, whole, 500)

@@ -16,6 +16,7 @@ type Request struct {
 	Parts   []Part             // the first image or sound, and all behind it
 	Rest    []int32            // stands for those of the parts of which the Tier knows nothing; nil without
 	Slot    int                // that the request asks for, -1 for any
+	Tenant  Tenant             // whose request it is
 	Loose   bool               // the engine drops the number of a slot
 	Private bool               // rows are neither restored nor stored
 	AtOnce  bool               // the prompt is computed in one step; see Turn.Staged
@@ -92,14 +93,14 @@ func (u *Turn) await() {
 func (u *Turn) End(answer *Answer) {
 	u.await()
 	if !u.search.end(answer != nil) {
-		u.lost()
+		u.lost(answer != nil)
 		return
 	}
 	to, s := u.to, u.s
 	p := u.account(answer)
 	u.restored.saved = p.Saved
 	to.why.Record(context.Background(), u.asked, p, nil)
-	to.why.Done(u.asked, why.Text{Tokens: u.request.Tokens}, why.Fate{})
+	to.why.Done(u.asked, u.request.asked(), why.Fate{})
 	u.computed(len(u.request.Tokens), answer)
 	if answer != nil {
 		to.asker.count()
@@ -110,11 +111,11 @@ func (u *Turn) End(answer *Answer) {
 }
 
 // lost ends a request that may have run in any slot.
-func (u *Turn) lost() {
+func (u *Turn) lost(heard bool) {
 	u.search.log.Debug("kv tier: llama-server may have run a request in any slot", "expected", u.s.id)
 	u.to.why.Done(u.asked, why.Text{}, why.Fate{})
 	u.to.asker.doubt()
-	u.to.table.endUnknown(true)
+	u.to.table.endUnknown(true, heard)
 	u.to.table.drop(u.s)
 }
 
@@ -136,7 +137,7 @@ func (u *Turn) computed(tokens int, answer *Answer) {
 func (u *Turn) Drop() {
 	u.await()
 	if !u.search.end(true) {
-		u.to.table.endUnknown(false)
+		u.to.table.endUnknown(false, true)
 	}
 	u.to.why.Done(u.asked, why.Text{}, why.Fate{}) // the engine has computed nothing
 	u.to.table.drop(u.s)
@@ -162,9 +163,13 @@ func (t *Tier) Resume(ctx context.Context, last Served, r Request) *Turn {
 	if !t.searches(r) {
 		return nil
 	}
+	if !t.table.passAtOnce(r.Tenant) {
+		return nil
+	}
 	select {
 	case t.table.searching <- struct{}{}:
 	default:
+		t.table.leave()
 		return nil // another one is on its way
 	}
 	u, _ := t.searched(ctx, func() (*Turn, error) {
@@ -180,7 +185,7 @@ func (t *Tier) resume(ctx context.Context, last Served, r Request) *Turn {
 	if t.restorer.form.shape.HasEnd() || t.obstacles.off.Load() {
 		return nil // such a slot cannot go back to where the prompts part, or nothing is stored
 	}
-	s := t.table.takeAfter(last)
+	s := t.table.takeAfter(last, r.Tenant)
 	if s == nil {
 		return nil
 	}
@@ -194,16 +199,16 @@ func (t *Tier) resume(ctx context.Context, last Served, r Request) *Turn {
 	return u
 }
 
-// takeAfter makes the slot of a request busy, if it is free, no other request has begun in it since and
+// takeAfter makes the slot of a tenant's request busy, if it is free, no other request has begun in it since and
 // none runs of which nothing is known. Otherwise it returns nil.
-func (t *table) takeAfter(last Served) *slot {
+func (t *table) takeAfter(last Served, of Tenant) *slot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.slots[last.Slot]
-	if t.closed || t.unknown > 0 || s.busy || s.acting || s.begun != last.begun {
+	if t.closed || t.unknown > 0 || s.busy || s.acting || s.begun != last.begun || s.tenant != of || t.shutsOutLocked(of) {
 		return nil
 	}
-	return s.takeLocked()
+	return s.takeLocked(of)
 }
 
 // Learn notes the prompt of a request that Resume has begun; without tokens, its rows are not known.

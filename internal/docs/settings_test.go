@@ -57,6 +57,9 @@ func TestProgramsOfVariables(t *testing.T) {
 	require.Contains(t, code(t, "kvcache/"), "config.Shifted")
 	require.NotContains(t, daemon, "config.Shifted")
 	want["OLLAMA_KV_TIER_REUSE"] = inPatched
+	require.Contains(t, daemon, "tierenv.TenantsFromEnvironment")
+	require.NotContains(t, code(t, "kvcache/"), "Tenants")
+	want[tierenv.TenantsVariable] = inLlama
 	for _, name := range matches(`"(KVTIER_LLAMA_[A-Z]+)"`, daemon) {
 		want[name] = inLlama
 	}

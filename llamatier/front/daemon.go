@@ -69,6 +69,7 @@ type server struct {
 	model  *pending[identity.Model]
 	before *pending[map[string]digests.State] // of the model and its adapters, before the engine reads them
 
+	tenants   tierenv.Tenants
 	partBytes int64       // of streams; 0: as usual
 	heard     atomic.Bool // the engine has answered something
 	settled   atomic.Bool // prompts are answered
@@ -120,6 +121,10 @@ func runEngine(command launch.Command, real string, log *slog.Logger) (end func(
 	defer s.leaveDisk()
 	s.engine.MetricsOfClients = command.Metrics()
 	s.engine.Key = aKey(command)
+	if s.tenants, err = readTenants(); err != nil {
+		off(s.watch, command, slog.LevelError, telemetry.ObstacleOption, err)
+		return notStartedEnd
+	}
 	state, ended, err := s.serve(dir.Socket())
 	switch {
 	case errors.Is(err, errPlain):
@@ -238,7 +243,7 @@ func (s *server) serve(socket string) (*os.ProcessState, bool, error) {
 		go s.files.Mount()
 		defer s.files.Unmount()
 	}
-	s.proxy = proxy.New(s.engine, hidden(s.command, savePath), proxy.State{Listening: s.heard.Load, Ready: s.settled.Load}, s.log)
+	s.proxy = proxy.New(s.engine, hidden(s.command, savePath, s.tenants), proxy.State{Listening: s.heard.Load, Ready: s.settled.Load}, s.log)
 	web := &http.Server{
 		Handler:           s.proxy,
 		ReadHeaderTimeout: time.Minute,
@@ -291,9 +296,9 @@ func (s *server) engineCommand(socket, savePath string) *exec.Cmd {
 }
 
 // hidden are the options that the engine has for our sake. Without a path to save to it has none.
-func hidden(c launch.Command, savePath string) proxy.Ours {
+func hidden(c launch.Command, savePath string, tenants tierenv.Tenants) proxy.Ours {
 	key, file := c.Keys()
-	o := proxy.Ours{Keys: key != "" || file != "", Pings: c.Pings()}
+	o := proxy.Ours{Keys: key != "" || file != "", Pings: c.Pings(), Tenants: tenants, Shares: c.SharesDrafts()}
 	if savePath != "" {
 		o.SavePath, o.Metrics, o.Slots = true, !c.Metrics(), !c.Slots()
 	}
@@ -345,6 +350,15 @@ func (s *server) flush(ctx context.Context) {
 			s.log.Warn("kv tier: close the store", "error", err)
 		}
 	}
+}
+
+// readTenants reads the tenants, from a disk that may hang.
+func readTenants() (tierenv.Tenants, error) {
+	read := begin(tierenv.TenantsFromEnvironment)
+	if !read.within(diskTimeout) {
+		return nil, fmt.Errorf("read the tenants of %s: the disk does not answer", tierenv.TenantsVariable)
+	}
+	return read.value, read.err
 }
 
 // keysMax bounds a file of keys, in bytes.

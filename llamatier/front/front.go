@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/llamatier/launch"
@@ -59,18 +60,20 @@ func Main() {
 		daemon(command, real)
 	case tierenv.Enabled() && command.Routes() && !command.Looks():
 		say(func(log *slog.Logger) { log.Warn("kv tier: off for a router", "remedy", launch.RouterRemedy) })
+		fail(plain(real))
+	case !tierenv.Enabled() || !command.Chats():
 		fail(become(real))
-	case !tierenv.Enabled() || !command.Serves():
-		fail(become(real))
+	case !command.Serves():
+		fail(plain(real))
 	case command.Hidden() != "":
 		say(func(log *slog.Logger) {
 			off(unstored.New(log, nil), command, slog.LevelWarn, telemetry.ObstacleOption, errors.New(command.Hidden()))
 		})
-		fail(become(real))
+		fail(plain(real))
 	default:
 		state, err := front(real)
 		if err != nil || state.ExitCode() == notStarted {
-			fail(become(real)) // a server without a page store is better than none
+			fail(plain(real)) // a server without a page store is better than none
 		}
 		process.EndAs(state)
 	}
@@ -82,6 +85,14 @@ func say(write func(*slog.Logger)) {
 	lines, log := newDaemonLog()
 	write(log)
 	lines.end(logTimeout)
+}
+
+// plain runs the real llama-server in place of this program, unless there are tenants. It returns only an error.
+func plain(real string) error {
+	if env.Value(tierenv.TenantsVariable) != "" {
+		return fmt.Errorf("llama-server is not run: alone it does not keep the tenants of %s apart; the log says why kvtier cannot stand before it", tierenv.TenantsVariable)
+	}
+	return become(real)
 }
 
 // become runs the real llama-server in place of this program. It returns only an error.

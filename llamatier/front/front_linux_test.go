@@ -216,6 +216,31 @@ func TestAnEngineThatRefusesOurOptions(t *testing.T) {
 	require.Contains(t, s.logged(), "llama-server ended before it listened")
 }
 
+// TestTenantsNeverRunWithoutKvtier: llama-server alone would not keep them apart.
+func TestTenantsNeverRunWithoutKvtier(t *testing.T) {
+	dir := t.TempDir()
+	good, bad := filepath.Join(dir, "good"), filepath.Join(dir, "bad")
+	require.NoError(t, os.WriteFile(good, []byte("red secret"), 0o600))
+	require.NoError(t, os.WriteFile(bad, []byte("red secret\nsecret"), 0o600))
+	for path, how := range map[string]string{good: "old", bad: ""} {
+		s := startOurs(t, t.TempDir(), how, tierenv.TenantsVariable+"="+path)
+		require.Equal(t, 1, s.wait().ExitStatus())
+		require.Contains(t, s.output.String(), "does not keep the tenants of OLLAMA_KV_TIER_TENANTS_FILE apart")
+		require.NotContains(t, s.output.String(), "alone [")
+		require.NotContains(t, s.output.String()+s.logged(), "secret")
+		if path == bad {
+			require.Contains(t, s.logged(), "line 2 of "+bad)
+		}
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	for _, line := range []string{"-m x --ssl-cert-file c", "--models-dir d", "-dr a"} {
+		cmd := exec.Command(self, strings.Fields(line)...)
+		cmd.Env = append(os.Environ(), mainVariable+"=1", realVariable+"=/bin/true", "OLLAMA_KV_TIERING=1", "HOME="+dir, "XDG_CONFIG_HOME=", install.LogVariable+"="+filepath.Join(dir, "log"), tierenv.TenantsVariable+"="+good)
+		require.Error(t, cmd.Run(), line)
+	}
+}
+
 // TestSettingsThatAreRefused: the engine runs alone, and the log says why in the words that
 // people and kvtier ollama status search for.
 func TestSettingsThatAreRefused(t *testing.T) {

@@ -71,6 +71,12 @@ func (c Command) Serves() bool {
 	return !c.any(reports...) && !c.on(embedding) && !c.on(reranking) && c.any(model, modelURL, repository)
 }
 
+// Chats reports whether llama-server may answer prompts, of one model or of several, also where Serves does not know
+// the model.
+func (c Command) Chats() bool {
+	return !c.any(reports...) && !c.on(embedding) && !c.on(reranking) && !c.Looks()
+}
+
 // Routes reports whether llama-server is a router, which starts a llama-server of its own for each
 // model: nothing names a model.
 func (c Command) Routes() bool {
@@ -156,6 +162,25 @@ func (c Command) Drafts() bool {
 		}
 	}
 	return c.any(draft, draftRepository)
+}
+
+// SharesDrafts returns the reason for which drafts tell of the texts of other requests, or "": their speed does.
+func (c Command) SharesDrafts() string {
+	name := c.variables()[specType.Env]
+	for i, arg := range c.Args {
+		switch {
+		case normal(arg) == specDefault:
+			return specDefault + " makes drafts from the texts of all requests"
+		case specType.sets(arg) && i+1 < len(c.Args):
+			name += "," + c.Args[i+1]
+		}
+	}
+	for _, kind := range []string{"ngram-mod", "ngram-cache"} {
+		if strings.Contains(name, kind) {
+			return "--spec-type " + kind + " makes drafts from the texts of all requests"
+		}
+	}
+	return ""
 }
 
 // split matches the name of a part of a model.

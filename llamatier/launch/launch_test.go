@@ -100,6 +100,28 @@ func TestReasons(t *testing.T) {
 }
 
 // TestDrafts: their type counts among what may change rows, and nothing else of them does.
+// TestSharedDrafts: those from the texts of all requests, or of those before in a slot.
+func TestSharedDrafts(t *testing.T) {
+	for _, line := range []string{"", "--spec-type none", "--spec-type draft-mtp,ngram-simple", "-md d"} {
+		require.Empty(t, command("-m x "+line).SharesDrafts(), line)
+	}
+	for _, line := range []string{"--spec_default", "--spec-type ngram-mod", "--spec-type none,ngram-cache --spec-type draft-mtp"} {
+		require.NotEmpty(t, command("-m x "+line).SharesDrafts(), line)
+	}
+	require.NotEmpty(t, command("-m x", "LLAMA_ARG_SPEC_TYPE=ngram-mod").SharesDrafts())
+}
+
+// TestChats: whatever may answer a prompt.
+func TestChats(t *testing.T) {
+	home := "HOME=" + t.TempDir()
+	for _, line := range []string{ollama, "-dr a", "--gpt-oss-20b-default", "--models-dir d"} {
+		require.True(t, command(line, home).Chats(), line)
+	}
+	for _, line := range []string{"--version", "-m x --embedding", "-m x --rerank", "--port 5 --no-webui --offline"} {
+		require.False(t, command(line, home).Chats(), line)
+	}
+}
+
 func TestDrafts(t *testing.T) {
 	for _, line := range []string{"", "--spec-type none", "--spec_type none"} {
 		c := command("-m x "+line, "LLAMA_ARG_SPEC_TYPE=none")

@@ -49,7 +49,7 @@ func TestBodiesAreBoundedTogether(t *testing.T) {
 		{bodyMax + 1, true, false, bodyStep - 102},
 	} {
 		r := request(c.n, c.known)
-		body, done, err := readBody(b, r)
+		body, done, err := bodies{b, bodyMax}.read(r)
 		require.NoError(t, err)
 		held = append(held, done)
 		require.Equal(t, c.read, body != nil, "%+v", c)
@@ -67,7 +67,7 @@ func TestBodiesAreBoundedTogether(t *testing.T) {
 
 	r := request(1, false)
 	r.Body = io.NopCloser(iotest.ErrReader(io.ErrUnexpectedEOF))
-	_, done, err := readBody(b, r)
+	_, done, err := bodies{b, bodyMax}.read(r)
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	done()
 	requireFree(4 * bodyStep)
@@ -78,7 +78,7 @@ func TestALongBodyWithoutALength(t *testing.T) {
 	b := semaphore.NewWeighted(bodiesMax)
 	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(strings.Repeat("x", bodyMax+5)))
 	r.ContentLength = -1
-	body, done, err := readBody(b, r)
+	body, done, err := bodies{b, bodyMax}.read(r)
 	require.NoError(t, err)
 	require.Nil(t, body)
 	n, err := io.Copy(io.Discard, r.Body)

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -68,17 +69,66 @@ func (h *Handler) Use(t *llamatier.Tier) {
 
 const adaptersChanged = "adapters were changed while the model was loaded"
 
-// pass has the engine answer a request, which may compute in a slot that the engine chooses, and
-// may change the adapters.
+// pass has the engine answer a request of which nothing was read.
 func (h *Handler) pass(w http.ResponseWriter, r *http.Request) {
-	end := h.unknown(r.URL.Path == "/lora-adapters")
-	status := 0 // until the engine has answered
-	defer func() { end(!refuses(prompts[r.URL.Path], status)) }()
+	if !isObject(r) {
+		h.passUnread(w, r, "it is no object of JSON")
+		return
+	}
+	body, done, err := h.bodies.read(r)
+	defer done()
+	if err != nil {
+		http.Error(w, "read the request: "+err.Error(), http.StatusBadRequest)
+		return
+	}
+	if body == nil {
+		h.passUnread(w, r, "it is large, or many are")
+		return
+	}
+	of, err := h.tenant(r, body)
+	if err != nil {
+		h.refuse(w, err)
+		return
+	}
+	h.passOf(w, r, of)
+}
+
+// passUnread has the engine answer a request that is not read before, for some reason.
+func (h *Handler) passUnread(w http.ResponseWriter, r *http.Request, why string) {
+	h.log.Debug("kv tier: request passes through", "path", r.URL.Path, "reason", why)
+	of, _ := h.tenant(r, nil)
+	u := &unsalted{ReadCloser: r.Body}
+	r = r.WithContext(context.WithValue(r.Context(), unsaltedKey{}, u))
+	r.Body = u
+	h.passOf(w, r, of)
+}
+
+// passOf has the engine answer a tenant's request, which may compute in a slot that the engine chooses, and
+// may change the adapters.
+func (h *Handler) passOf(w http.ResponseWriter, r *http.Request, of llamatier.Tenant) {
+	if of != (llamatier.Tenant{}) && (h.Tier() == nil || h.ours.Shares != "") {
+		h.refuse(w, nil)
+		return
+	}
+	end, err := h.unknown(r.Context(), r.URL.Path == "/lora-adapters", of)
+	if errors.Is(err, llamatier.ErrSeparate) {
+		apart(w, err)
+		return
+	}
+	if err != nil {
+		panic(http.ErrAbortHandler) // the server ends, or the client is gone
+	}
+	status, whole := 0, false // until the engine has answered
+	defer func() {
+		refused := refuses(prompts[r.URL.Path], status)
+		end(!refused, refused || whole && status/100 == 2 && r.Context().Err() == nil)
+	}()
 	heard := func(res *http.Response) error {
 		status = res.StatusCode
 		return nil
 	}
 	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), heardKey{}, heard)))
+	whole = true // it panics where the answer or the client ends before
 }
 
 // heardKey is the key, in a request's context, of a function that hears the engine's answer.
@@ -94,9 +144,9 @@ func refuses(a api, status int) bool {
 	return refusals[status] || status == http.StatusBadRequest && (a.chat || a.infill)
 }
 
-// unknown notes that a request may compute in a slot that the engine chooses, until the caller
+// unknown notes that a tenant's request may compute in a slot that the engine chooses, until the caller
 // calls end. The request may also change the adapters.
-func (h *Handler) unknown(adapters bool) (end func(computed bool)) {
+func (h *Handler) unknown(ctx context.Context, adapters bool, of llamatier.Tenant) (end func(computed, heard bool), err error) {
 	h.mu.Lock()
 	if t := h.tier; t != nil {
 		h.mu.Unlock()
@@ -104,7 +154,7 @@ func (h *Handler) unknown(adapters bool) (end func(computed bool)) {
 			t.Off(telemetry.ObstacleOption, adaptersChanged)
 		}
 		h.learned()
-		return t.Unknown()
+		return t.Pass(ctx, of)
 	}
 	defer h.mu.Unlock()
 	h.early.adapters = h.early.adapters || adapters
@@ -113,11 +163,11 @@ func (h *Handler) unknown(adapters bool) (end func(computed bool)) {
 		h.early.running = make(map[*func(bool)]bool)
 	}
 	h.early.running[&later] = true
-	return func(computed bool) {
+	return func(computed, _ bool) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		delete(h.early.running, &later)
 		h.early.any = h.early.any || computed
 		later(computed)
-	}
+	}, nil
 }

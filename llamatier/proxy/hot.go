@@ -26,6 +26,7 @@ const grownMax = 4 << 10
 type text struct {
 	rest uint64 // of the other members
 	said []byte // without the end
+	of   llamatier.Tenant
 }
 
 // seed is that of all sums of texts.
@@ -62,6 +63,7 @@ func textOf(path string, in members) (t text) {
 // talk is a request that a slot has served, or serves.
 type talk struct {
 	rest, sum uint64 // of its text
+	of        llamatier.Tenant
 	bytes     int
 	served    llamatier.Served
 	over      chan struct{} // closed when its answer is over
@@ -69,12 +71,12 @@ type talk struct {
 }
 
 func newTalk(t text, served llamatier.Served) *talk {
-	return &talk{t.rest, maphash.Bytes(seed, t.said), len(t.said), served, make(chan struct{}), make(chan struct{})}
+	return &talk{t.rest, maphash.Bytes(seed, t.said), t.of, len(t.said), served, make(chan struct{}), make(chan struct{})}
 }
 
 // goesOn reports whether a request's text is the talk's, and little more.
 func (k *talk) goesOn(t text) bool {
-	if k.rest != t.rest || len(t.said) < k.bytes || len(t.said)-k.bytes > grownMax || maphash.Bytes(seed, t.said[:k.bytes]) != k.sum {
+	if k.of != t.of || k.rest != t.rest || len(t.said) < k.bytes || len(t.said)-k.bytes > grownMax || maphash.Bytes(seed, t.said[:k.bytes]) != k.sum {
 		return false
 	}
 	more := bytes.TrimLeft(t.said[k.bytes:], " \t\r\n")

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"io"
 	"net/http"
 	"strconv"
@@ -13,19 +14,25 @@ import (
 type Ours struct {
 	SavePath, Metrics, Slots bool
 
-	Keys  bool          // the engine asks clients for a key
+	Keys bool // the engine asks clients for a key
+	// Tenants are namespaces, by the SHA-256 of API keys. Nil separates no keys.
+	Tenants map[[sha256.Size]byte]string
+	// Shares is what requests of all tenants share in spite of us, or "".
+	Shares string
+
 	Pings time.Duration // between two comments that keep a stream alive, unless a request names it; at most 0 for none
 }
 
-// refuse returns the reason for which a llama-server without our options refuses a request, or "".
-func (o Ours) refuse(r *http.Request) string {
+// refuse returns the reason for which a llama-server without our options refuses a request, or "". Where there are
+// tenants, slots are refused in any case.
+func (o Ours) refuse(r *http.Request, tenants bool) string {
 	get := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch {
-	case o.SavePath && r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/slots/"):
+	case (o.SavePath || tenants) && r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/slots/"):
 		return "This server does not support slots action. Start it with `--slot-save-path`"
 	case o.Metrics && get && r.URL.Path == "/metrics":
 		return "This server does not support metrics endpoint. Start it with `--metrics`"
-	case o.Slots && get && r.URL.Path == "/slots":
+	case (o.Slots || tenants) && get && r.URL.Path == "/slots":
 		return "This server does not support slots endpoint. Start it with `--slots`"
 	}
 	return ""
@@ -36,7 +43,8 @@ func (o Ours) refuse(r *http.Request) string {
 const propsMax = 4 << 20
 
 // hide takes our options out of an engine's list of its properties.
-func (o Ours) hide(res *http.Response) error {
+func (o Ours) hide(res *http.Response, tenants bool) error {
+	o.Slots = o.Slots || tenants
 	if !o.Metrics && !o.Slots || res.Request.Method != http.MethodGet || res.Request.URL.Path != "/props" {
 		return nil
 	}

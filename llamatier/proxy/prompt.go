@@ -84,7 +84,7 @@ func hidesAccount(in members, a api) bool {
 func (h *Handler) find(ctx context.Context, p *prompt, body []byte) (err error) {
 	in := p.in
 	if p.api.infill {
-		p.Tokens, err = h.infill(ctx, in, p.Private)
+		p.Tokens, err = h.infill(ctx, in, p.Private, p.Tenant)
 		return err
 	}
 	if p.api.convert != nil {
@@ -93,13 +93,13 @@ func (h *Handler) find(ctx context.Context, p *prompt, body []byte) (err error) 
 		}
 		body = encode(in)
 	}
-	p.Tokens, p.Parts, err = h.tokens(ctx, body, in, p.api.chat, p.Private)
+	p.Tokens, p.Parts, err = h.tokens(ctx, body, in, p.api.chat, p.Private, p.Tenant)
 	return err
 }
 
 // tokens returns the tokens of a prompt that is a text, a list of tokens, or a chat, up to the
 // first image or sound, and all from there on. Nothing is kept of a private one.
-func (h *Handler) tokens(ctx context.Context, body []byte, in members, chat, private bool) (tokens []int32, parts []llamatier.Part, err error) {
+func (h *Handler) tokens(ctx context.Context, body []byte, in members, chat, private bool, of llamatier.Tenant) (tokens []int32, parts []llamatier.Part, err error) {
 	prompt := single(in["prompt"])
 	if !chat && isList(prompt) {
 		tokens, err := h.mixed(ctx, prompt)
@@ -115,7 +115,7 @@ func (h *Handler) tokens(ctx context.Context, body []byte, in members, chat, pri
 	if private {
 		tokens, err = h.engine.Tokenize(ctx, text, true, true)
 	} else {
-		tokens, err = h.texts.tokenize(ctx, text)
+		tokens, err = h.texts.tokenize(ctx, text, of)
 	}
 	return tokens, parts, err
 }
@@ -210,14 +210,20 @@ const (
 	bodyStep = 1 << 20
 )
 
-// readBody reads a request's body, unless the budget has no bytes for it; then the body is nil. The
+// bodies bounds the requests that are read to be understood, in bytes.
+type bodies struct {
+	all *semaphore.Weighted
+	one int64
+}
+
+// read reads a request's body, unless there are no bytes for it; then the body is nil. The
 // request still has all of its body. The caller calls done when the body is not needed any more.
-func readBody(budget *semaphore.Weighted, r *http.Request) (body []byte, done func(), err error) {
+func (b bodies) read(r *http.Request) (body []byte, done func(), err error) {
 	taken := int64(0)
-	done = func() { budget.Release(taken) }
+	done = func() { b.all.Release(taken) }
 	step := int64(bodyStep)
 	switch {
-	case r.ContentLength > bodyMax:
+	case r.ContentLength > b.one:
 		return nil, done, nil
 	case r.ContentLength >= 0:
 		step = r.ContentLength + 1 // one byte more, to find the end
@@ -225,7 +231,7 @@ func readBody(budget *semaphore.Weighted, r *http.Request) (body []byte, done fu
 	var read bytes.Buffer
 	rest := r.Body
 	for {
-		if taken+step > bodyMax+1 || !budget.TryAcquire(step) {
+		if taken+step > b.one+1 || !b.all.TryAcquire(step) {
 			r.Body = joined{io.MultiReader(&read, rest), rest}
 			return nil, done, nil
 		}
@@ -384,7 +390,7 @@ type Infill struct {
 // infill returns the prompt that llama-server makes of a text with a gap, in format_prompt_infill: the end of
 // other files, that of the text before the gap, and the beginning of the text behind it, as far as each has
 // room. The prompt of the request stands before the gap, too. Nothing is kept of a private one.
-func (h *Handler) infill(ctx context.Context, in members, private bool) ([]int32, error) {
+func (h *Handler) infill(ctx context.Context, in members, private bool, of llamatier.Tenant) ([]int32, error) {
 	i := h.Infill
 	begins, hasBegin := i.Tokens["pre"]
 	goesOn, hasEnd := i.Tokens["suf"]
@@ -393,7 +399,7 @@ func (h *Handler) infill(ctx context.Context, in members, private bool) ([]int32
 	if !hasBegin || !hasEnd || !hasGap || !known {
 		return nil, errNotUnderstood // llama-server refuses it
 	}
-	files, err1 := h.texts.list(ctx, list, private)
+	files, err1 := h.texts.list(ctx, list, private, of)
 	before, err2 := h.engine.Tokenize(ctx, in["input_prefix"], false, false)
 	behind, err3 := h.engine.Tokenize(ctx, in["input_suffix"], false, false)
 	prompt, err4 := h.engine.Tokenize(ctx, stringOf(in["prompt"]), false, true)

@@ -12,6 +12,8 @@
 //   - Until prompts may be answered (State.Ready), POST requests and those for the health get
 //     the answer of a llama-server that is loading its model: status 503. So does any request
 //     before llama-server listens.
+//   - A tenant's request, by its API key or cache_salt, gets status 501 where tenants are not kept apart, and 503
+//     where it has waited for those of others for too long. With tenants /slots and X-Conversation-Id are off.
 //   - Options that llama-server has for our sake alone are hidden: /slots and /metrics get status
 //     501, and /props says that they are off.
 //
@@ -28,6 +30,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -45,8 +48,9 @@ type Handler struct {
 	proxy  *httputil.ReverseProxy
 	log    *slog.Logger
 
-	bodies   *semaphore.Weighted // bytes
+	bodies   bodies
 	texts    texts
+	apart    atomic.Bool   // there are tenants
 	patience time.Duration // for finding out a prompt
 
 	mu    sync.Mutex
@@ -66,7 +70,9 @@ type State struct {
 // without the options that are ours.
 func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler {
 	target, _ := url.Parse(llamatier.Address("")) // a constant
-	return &Handler{engine: e, ours: ours, state: state, log: log, bodies: semaphore.NewWeighted(bodiesMax), texts: texts{engine: e, log: log, pieces: make(map[int32]string)}, patience: understandTime, wrong: make(map[string]misreading), proxy: &httputil.ReverseProxy{
+	h := &Handler{engine: e, ours: ours, state: state, log: log, bodies: bodies{semaphore.NewWeighted(bodiesMax), bodyMax}, texts: texts{engine: e, log: log, pieces: make(map[int32]string)}, patience: understandTime, wrong: make(map[string]misreading)}
+	h.apart.Store(ours.Tenants != nil)
+	h.proxy = &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(target)
 			r.Out.Host = r.In.Host
@@ -80,17 +86,22 @@ func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler
 					return err
 				}
 			}
-			return ours.hide(res)
+			return ours.hide(res, h.apart.Load())
 		},
 		FlushInterval: -1, // at once
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, _ error) {
+			if u, large := r.Context().Value(unsaltedKey{}).(*unsalted); large && u.found.Load() {
+				apart(w, errSalted)
+				return
+			}
 			if state.Listening() {
 				panic(http.ErrAbortHandler) // the client's connection ends as llama-server's did
 			}
 			unavailable(w)
 		},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}}
+	}
+	return h
 }
 
 // unavailable answers for an engine that is not ready, as llama-server does while it loads a model.
@@ -137,7 +148,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		unavailable(w) // the engine answers nobody before the Tier
 		return
 	}
-	if why := h.ours.refuse(r); why != "" && h.key(r) != wrong {
+	if why := h.ours.refuse(r, h.apart.Load()); why != "" && h.key(r) != wrong {
 		fails(w, http.StatusNotImplemented, `"code":501,"message":"`+why+`","type":"not_supported_error"`)
 		return
 	}
@@ -199,19 +210,25 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	r = r.WithContext(ctx)
-	body, done, err := readBody(h.bodies, r)
+	body, done, err := h.bodies.read(r)
 	if body == nil {
 		done()
 		if err != nil {
 			http.Error(w, "read the request: "+err.Error(), http.StatusBadRequest)
 			return
 		}
-		h.log.Debug("kv tier: request passes through", "path", r.URL.Path, "reason", "it is large, or many are")
-		h.pass(w, r)
+		h.passUnread(w, r, "it is large, or many are")
+		return
+	}
+	of, err := h.tenant(r, body)
+	if err != nil || of != (llamatier.Tenant{}) && h.ours.Shares != "" {
+		done()
+		h.refuse(w, err)
 		return
 	}
 	p, err := readPrompt(r, body, a)
 	if err == nil {
+		p.Tenant, p.text.of = of, of
 		gone, giveUp := context.WithCancel(context.Background())
 		if turn := h.resume(ctx, t, p, func() { cancel(); giveUp() }); turn != nil {
 			h.serveHot(w, r, gone, turn, p, body, done)
@@ -230,7 +247,7 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	}
 	if err != nil {
 		h.log.Debug("kv tier: request passes through", "path", r.URL.Path, "reason", err)
-		h.pass(w, r)
+		h.passOf(w, r, of)
 		return
 	}
 	h.serveCold(w, r, t, p, body, cancel)
@@ -245,8 +262,12 @@ func (h *Handler) serveCold(w http.ResponseWriter, r *http.Request, t *llamatier
 		p.Stage = llamatier.Listener{Origin: r.Header.Get("Origin"), Hear: opening.hear}
 	}
 	turn, err := t.Begin(r.Context(), p.Request)
+	if errors.Is(err, llamatier.ErrSeparate) {
+		apart(w, err)
+		return
+	}
 	if errors.Is(err, llamatier.ErrTaken) {
-		h.pass(w, r)
+		h.passOf(w, r, p.Tenant)
 		return
 	}
 	if err != nil {

@@ -38,6 +38,8 @@ type known struct {
 	// start and end are where the last control token begins and ends in the text, in bytes, and n is the number
 	// of tokens before it; 0 if the text has none, or it is not known where.
 	start, end, n int
+
+	of llamatier.Tenant // others do not know it
 }
 
 // size is the number of bytes that it takes.
@@ -64,8 +66,8 @@ const (
 	comingTime = 20 * time.Millisecond
 )
 
-// tokenize returns the tokens of the text with which a prompt begins.
-func (x *texts) tokenize(ctx context.Context, text string) ([]int32, error) {
+// tokenize returns the tokens of the text with which a tenant's prompt begins.
+func (x *texts) tokenize(ctx context.Context, text string, of llamatier.Tenant) ([]int32, error) {
 	if x.control == nil || len(text) < textLeast {
 		return x.engine.Tokenize(ctx, text, true, true)
 	}
@@ -75,7 +77,7 @@ func (x *texts) tokenize(ctx context.Context, text string) ([]int32, error) {
 		case <-time.After(comingTime):
 		}
 	}
-	bytes, tokens, drops := x.longest(text)
+	bytes, tokens, drops := x.longest(text, of)
 	if bytes == len(text) {
 		return tokens, nil
 	}
@@ -87,7 +89,7 @@ func (x *texts) tokenize(ctx context.Context, text string) ([]int32, error) {
 		x.log.Debug("kv tier: the beginning of a text is known", "tokens", len(tokens), "rest", len(rest))
 	}
 	tokens = append(tokens, rest...)
-	k := known{text: text, tokens: tokens}
+	k := known{text: text, tokens: tokens, of: of}
 	if n := llamatier.LastControl(tokens, len(tokens), x.control); n > 0 {
 		// A token that llama-server adds has no piece in the text.
 		piece, err := x.piece(ctx, tokens[n])
@@ -108,22 +110,22 @@ func (x *texts) tokenize(ctx context.Context, text string) ([]int32, error) {
 
 // list returns the tokens of a list of texts and tokens, in which nothing stands for a control token. For a
 // private one no text is known, nor kept.
-func (x *texts) list(ctx context.Context, list []any, private bool) ([]int32, error) {
+func (x *texts) list(ctx context.Context, list []any, private bool, of llamatier.Tenant) ([]int32, error) {
 	text := "\xff" + string(encode(list)) // no text of a request begins so
-	bytes, tokens, drops := x.longest(text)
+	bytes, tokens, drops := x.longest(text, of)
 	if bytes == len(text) && !private {
 		return tokens, nil
 	}
 	tokens, err := x.engine.Tokenize(ctx, list, false, false)
 	if err == nil && !private {
-		x.add(known{text: text, tokens: tokens}, drops)
+		x.add(known{text: text, tokens: tokens, of: of}, drops)
 	}
 	return tokens, err
 }
 
 // learn learns the tokens of a stored conversation, whose prompt may have no text for its first token.
 func (x *texts) learn(ctx context.Context, tokens []int32) error {
-	_, _, drops := x.longest("")
+	_, _, drops := x.longest("", llamatier.Tenant{})
 	n := llamatier.LastControl(tokens, len(tokens), x.control)
 	if n == 0 {
 		return nil
@@ -139,13 +141,13 @@ func (x *texts) learn(ctx context.Context, tokens []int32) error {
 	if piece == "" {
 		return nil
 	}
-	x.add(known{text + piece, tokens[:n], len(text), len(text + piece), n}, drops)
+	x.add(known{text: text + piece, tokens: tokens[:n], start: len(text), end: len(text + piece), n: n}, drops)
 	if !x.control(tokens[0]) {
 		return nil
 	}
 	first, err := x.piece(ctx, tokens[0])
 	if rest, ok := strings.CutPrefix(text, first); ok && err == nil {
-		x.add(known{rest + piece, tokens[:n], len(rest), len(rest + piece), n}, drops)
+		x.add(known{text: rest + piece, tokens: tokens[:n], start: len(rest), end: len(rest + piece), n: n}, drops)
 	}
 	return err
 }
@@ -180,6 +182,9 @@ func (x *texts) add(k known, drops int) {
 		return
 	}
 	x.known = slices.DeleteFunc(x.known, func(other known) bool {
+		if other.of != k.of {
+			return false
+		}
 		if other.n > 0 && len(other.text)-other.end < textLeast {
 			return k.n > 0 && strings.HasPrefix(k.text, other.text[:other.end])
 		}
@@ -197,14 +202,14 @@ func (x *texts) add(k known, drops int) {
 	}
 }
 
-// longest returns the longest beginning of a text that is known, in bytes, its tokens, and how often all texts
-// were forgotten.
-func (x *texts) longest(text string) (bytes int, tokens []int32, drops int) {
+// longest returns the longest beginning of a text that is known of a tenant, in bytes, its tokens, and how often all
+// texts were forgotten.
+func (x *texts) longest(text string, of llamatier.Tenant) (bytes int, tokens []int32, drops int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	best := -1
 	for i, k := range x.known {
-		if b, n := k.covers(text); b > bytes {
+		if b, n := k.covers(text); b > bytes && k.of == of {
 			best, bytes, tokens = i, b, k.tokens[:n]
 		}
 	}

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/llamatier"
 )
 
 // Control tokens of a speller, whose other tokens are the bytes of a text, or two of them.
@@ -128,7 +130,7 @@ func recalling(t *testing.T, stored []int32, err error) (*Handler, *speller) {
 // requireSpelled requires that a Handler makes a text's tokens as llama-server does, and returns them.
 func requireSpelled(t *testing.T, h *Handler, text string) []int32 {
 	t.Helper()
-	tokens, err := h.texts.tokenize(t.Context(), text)
+	tokens, err := h.texts.tokenize(t.Context(), text, llamatier.Tenant{})
 	require.NoError(t, err)
 	require.Equal(t, spell(text, true), tokens)
 	return tokens
@@ -197,7 +199,7 @@ func TestATokenBehindTheText(t *testing.T) {
 	h, s := recalling(t, nil, nil)
 	s.last = true
 	for _, text := range []string{messages(12, 0), messages(12, 0) + "more<|im_end|>"} {
-		tokens, err := h.texts.tokenize(t.Context(), text)
+		tokens, err := h.texts.tokenize(t.Context(), text, llamatier.Tenant{})
 		require.NoError(t, err)
 		require.Equal(t, append(spell(text, true), ends), tokens)
 	}
@@ -211,7 +213,7 @@ func TestAStoredText(t *testing.T) {
 		stored := spell(front+text+"an answer", front == "")
 		h, s := recalling(t, stored, nil)
 		next := front + text + "an answer<|im_end|>\n<|im_start|>user\nmore"
-		tokens, err := h.texts.tokenize(t.Context(), next)
+		tokens, err := h.texts.tokenize(t.Context(), next, llamatier.Tenant{})
 		require.NoError(t, err)
 		require.Less(t, s.took(), 100)
 		require.Equal(t, read(spell(next, front == "")), read(tokens))
@@ -241,7 +243,7 @@ func TestAnAnswerInOtherTokens(t *testing.T) {
 	h, _ := recalling(t, stored, nil)
 	right := func() bool {
 		text += "more<|im_end|>"
-		tokens, err := h.texts.tokenize(t.Context(), text)
+		tokens, err := h.texts.tokenize(t.Context(), text, llamatier.Tenant{})
 		require.NoError(t, err)
 		require.Len(t, tokens, len(spell(text, true)))
 		return slices.Equal(spell(text, true), tokens)
@@ -263,7 +265,7 @@ func TestTextsWithoutHelp(t *testing.T) {
 	}
 	h, s := recalling(t, nil, errors.New("the disk fails"))
 	s.fails = true
-	_, err := h.texts.tokenize(t.Context(), text)
+	_, err := h.texts.tokenize(t.Context(), text, llamatier.Tenant{})
 	require.Error(t, err)
 	s.fails = false
 	requireSpelled(t, h, text)
@@ -276,10 +278,10 @@ func TestTextsAreBounded(t *testing.T) {
 		requireSpelled(t, h, messages(4, seed))
 	}
 	require.Len(t, h.texts.known, textsMax)
-	bytes, _, _ := h.texts.longest(messages(4, 0))
+	bytes, _, _ := h.texts.longest(messages(4, 0), llamatier.Tenant{})
 	require.Zero(t, bytes, "the oldest goes first")
 	chat := messages(4, textsMax) // the oldest that is left
-	bytes, _, _ = h.texts.longest(chat)
+	bytes, _, _ = h.texts.longest(chat, llamatier.Tenant{})
 	require.Equal(t, len(chat), bytes)
 	for i := range textsMax - 1 {
 		requireSpelled(t, h, messages(4, uint64(3*textsMax+i)))
@@ -287,7 +289,7 @@ func TestTextsAreBounded(t *testing.T) {
 	for i := range textsMax {
 		requireSpelled(t, h, strings.Repeat(string(rune('c'+i)), textLeast))
 	}
-	bytes, _, _ = h.texts.longest(chat)
+	bytes, _, _ = h.texts.longest(chat, llamatier.Tenant{})
 	require.Equal(t, len(chat), bytes, "it was used, and no raw text takes its place")
 	h.texts.add(known{text: strings.Repeat("x", textsSize-10)}, 0)
 	require.Len(t, h.texts.known, 1)
@@ -380,14 +382,14 @@ func TestPrivateTextsAreNotKept(t *testing.T) {
 	h, _ := recalling(t, nil, nil)
 	in := members{"prompt": encode(messages(12, 1))}
 	for _, private := range []bool{true, false} {
-		tokens, _, err := h.tokens(t.Context(), nil, in, false, private)
+		tokens, _, err := h.tokens(t.Context(), nil, in, false, private, llamatier.Tenant{})
 		require.NoError(t, err)
 		require.Equal(t, spell(messages(12, 1), true), tokens)
 		require.Equal(t, private, len(h.texts.known) == 0)
 	}
 	x := &sees(t).texts
 	for _, known := range []int{0, 1, 1} {
-		tokens, _ := x.list(t.Context(), []any{messages(12, 1)}, known == 0)
+		tokens, _ := x.list(t.Context(), []any{messages(12, 1)}, known == 0, llamatier.Tenant{})
 		require.Equal(t, "["+messages(12, 1)+"]", string(tokens))
 		require.Len(t, x.known, known)
 	}

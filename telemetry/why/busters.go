@@ -91,7 +91,7 @@ func (b *busters) observe(before []recent, text Text, held int) {
 	var was []int32
 	most, reach := 0, 0
 	for _, e := range before {
-		if len(e.text.Media) > 0 || len(text.Media) > 0 {
+		if e.text.shown() || text.shown() {
 			continue // equal tokens around other images are not equal text
 		}
 		found := spans(e.text.Tokens, text.Tokens)

@@ -48,7 +48,7 @@ func (r *Recents) Compare(id uint64, text Text, private bool, held, page int) Si
 		return s
 	}
 	s.Private = r.private.covers(text, held)
-	recents := r.before(id)
+	recents := r.before(id, text.Of)
 	s.Prompts = len(recents)
 	best := -1
 	for i := range recents {

@@ -21,10 +21,14 @@ const (
 type Text struct {
 	Tokens []int32
 	Media  []pagefile.Media // in order of their offsets
+	Of     [32]byte         // whose text it is: texts of two tenants are not compared
 }
 
 // shared counts the leading tokens that two texts have in common.
 func (t Text) shared(o Text) int { return pagefile.CommonPrefix(t.Tokens, t.Media, o.Tokens, o.Media) }
+
+// shown reports whether there are images or sounds: a tenant's text has its mark as the first medium.
+func (t Text) shown() bool { return len(t.Media) > 1 || len(t.Media) > 0 && t.Of == [32]byte{} }
 
 // size is the number of tokens as which a text counts.
 func (t Text) size() int { return len(t.Tokens) + mediaTokens*len(t.Media) }
@@ -141,13 +145,13 @@ func (r *Recents) Done(id uint64, text Text, private bool, fate Fate) {
 	r.boundLocked()
 }
 
-// before returns the prompts that arrived before another, latest first.
-func (r *Recents) before(id uint64) []recent {
+// before returns the prompts of a tenant that arrived before another, latest first.
+func (r *Recents) before(id uint64, of [32]byte) []recent {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	found := make([]recent, 0, len(r.latest))
 	for _, e := range slices.Backward(r.latest) {
-		if e.id < id && !e.private {
+		if e.id < id && !e.private && e.text.Of == of {
 			found = append(found, e)
 		}
 	}
