@@ -56,7 +56,8 @@ func (m machine) compute(r *Rates, begin, end int) {
 func (m machine) learn(r *Rates, tier string) {
 	for range 3 {
 		r.mu.Lock()
-		r.tookLocked(pagesOf(tier, 4), 4*(m.latency+testPageBytes/m.tiers[tier]))
+		took := 4 * (m.latency + testPageBytes/m.tiers[tier])
+		r.tookLocked(pagesOf(tier, 4), took, took)
 		r.mu.Unlock()
 	}
 }
@@ -133,7 +134,7 @@ func TestPlanIsTheBest(t *testing.T) {
 
 // Pages that take almost no time to read or to compute are read.
 func TestPlanDoesNotMindMilliseconds(t *testing.T) {
-	m := machine{token: 1e-6, tiers: map[string]float64{"local": 10 * GB}}
+	m := machine{token: 1e-6, tiers: map[string]float64{"local": 16 * GB}}
 	r := m.known(newClock(), 4096, "local")
 	require.Equal(t, 1, r.Plan(Chain{Pages: pagesOf("local", 1)}))
 	require.Zero(t, r.Plan(Chain{Pages: pagesOf("local", 4)}))

@@ -96,8 +96,13 @@ func (c Cell) probe(r *rates.Rates, skipped rates.Chain) {
 	if n == 0 {
 		return
 	}
-	took := seconds(c.all(float64(c.Bytes), n))
-	r.Probed(skipped.Pages[:n], min(took, limit), took <= limit)
+	for _, pages := range [][]rates.Page{skipped.Pages[:1], skipped.Pages[1:n]} {
+		took := seconds(c.all(float64(c.Bytes), len(pages)))
+		r.Probed(pages, min(took, limit), took <= limit)
+		if limit -= took; limit <= 0 || n == 1 {
+			return
+		}
+	}
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
