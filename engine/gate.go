@@ -64,9 +64,16 @@ func (g *Gate) probe(ctx context.Context, c rates.Chain, read func(ctx context.C
 	g.Spawn(func() {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		if g.probed(ctx, c.Pages[:1], read) && n > 1 {
-			g.probed(ctx, c.Pages[1:n], func(ctx context.Context, i int) error { return read(ctx, 1+i) })
+		if n > 1 && g.Rates.Watch(c, n).Alone() {
+			first := c.Pages[:1]
+			if !g.probed(ctx, first, read) {
+				return
+			}
+			c, n = c.After(1), n-1
+			g.probed(ctx, c.Pages[:n], func(ctx context.Context, i int) error { return read(ctx, 1+i) })
+			return
 		}
+		g.probed(ctx, c.Pages[:n], read)
 	})
 }
 

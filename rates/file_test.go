@@ -136,6 +136,9 @@ func TestUnusableFilesAreMadeAnew(t *testing.T) {
 		"a newer version": func(path string) error {
 			return os.WriteFile(path, []byte(`{"version":99,"tiers":{"/nfs/pages":{"page_seconds":{"whole":[[1,1]]}}}}`), 0o600)
 		},
+		"an older version": func(path string) error {
+			return os.WriteFile(path, []byte(`{"version":1,"tiers":{"/nfs/pages":{"page_seconds":{"whole":[[1,1e6]]}}}}`), 0o600)
+		},
 		"too large": func(path string) error {
 			return os.WriteFile(path, []byte(`{"version":2}`+strings.Repeat(" ", fileBytesMax)), 0o600)
 		},

@@ -102,8 +102,11 @@ type tier struct {
 }
 
 // New returns rates without observations and without a file; see [Open].
-func New() *Rates {
-	return &Rates{now: time.Now, compute: newComputeLine(), tiers: make(map[string]*tier)}
+func New() *Rates { return NewAt(time.Now) }
+
+// NewAt is New with another clock, which simulations move.
+func NewAt(now func() time.Time) *Rates {
+	return &Rates{now: now, compute: newComputeLine(), tiers: make(map[string]*tier)}
 }
 
 // Apart returns a copy that keeps observations to itself: those of a time that tells nothing of others.
@@ -230,11 +233,15 @@ func (r *Rates) steppingLocked(c Chain, page Page) float64 {
 	return alone
 }
 
-// Reading predicts the time to read a page alone from its tier; zero without observations.
+// Reading predicts the time of a page among many that are read from its tier, or alone where no others were;
+// zero without observations.
 func (r *Rates) Reading(page Page) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	alone, _ := r.tierLocked(page.Tier).costs(page)
+	alone, more := r.tierLocked(page.Tier).costs(page)
+	if more > 0 {
+		alone = max(more, alone/PagesAtOnce)
+	}
 	return seconds(alone)
 }
 

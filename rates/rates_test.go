@@ -26,9 +26,7 @@ func newClock() *clock { return &clock{time.Unix(1e9, 0)} }
 func (c *clock) pass(d time.Duration) { c.now = c.now.Add(d) }
 
 func newRates(c *clock) *Rates {
-	r := New()
-	r.now = func() time.Time { return c.now }
-	return r
+	return NewAt(func() time.Time { return c.now })
 }
 
 // machine holds the true costs of computing and reading.

@@ -242,5 +242,6 @@ func (r *Rates) Probed(pages []Page, took time.Duration, complete bool) {
 		r.tookLocked(pages, took.Seconds(), took.Seconds())
 		return
 	}
-	r.disappointedLocked(pages[0], took.Seconds()/groups(len(pages)))
+	each := r.computingLocked(pages[0].Start, pages[0].end())
+	r.disappointedLocked(pages[0], max(took.Seconds()/groups(len(pages)), gaveUpFactor*PagesAtOnce*each))
 }
