@@ -24,7 +24,7 @@ func Grid() (cells []Cell) {
 		for _, roundTrip := range []float64{0.0001, 0.001, 0.01, 0.1} {
 			for _, token := range []float64{0.0001, 0.001, 0.01} {
 				for _, mib := range []int64{1, 8, 32} {
-					cells = append(cells, Cell{Link{mbits * 1e6 / 8, roundTrip}, token, mib << 20})
+					cells = append(cells, Cell{Link{BytesPerSecond: mbits * 1e6 / 8, RoundTrip: roundTrip}, token, mib << 20})
 				}
 			}
 		}
@@ -96,10 +96,14 @@ func (c Cell) probe(r *rates.Rates, skipped rates.Chain) {
 	if n == 0 {
 		return
 	}
-	for _, pages := range [][]rates.Page{skipped.Pages[:1], skipped.Pages[1:n]} {
-		took := seconds(c.all(float64(c.Bytes), len(pages)))
-		r.Probed(pages, min(took, limit), took <= limit)
-		if limit -= took; limit <= 0 || n == 1 {
+	parts := []int{n}
+	if n > 1 && r.Watch(skipped, n).Alone() {
+		parts = []int{1, n - 1}
+	}
+	for _, n := range parts {
+		took := seconds(c.all(float64(c.Bytes), n))
+		r.Probed(skipped.Pages[:n], min(took, limit), took <= limit)
+		if limit -= took; limit <= 0 {
 			return
 		}
 	}
@@ -107,18 +111,35 @@ func (c Cell) probe(r *rates.Rates, skipped rates.Chain) {
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
+// clock is virtual time.
+type clock struct{ time.Time }
+
+func newClock() *clock { return &clock{time.Unix(1e9, 0)} }
+
+func (t *clock) now() time.Time { return t.Time }
+
+// pass lets some seconds pass.
+func (t *clock) pass(s float64) { t.Time = t.Add(seconds(s)) }
+
 // Known are rates that have measured computing, and nothing of the engine.
-func (c Cell) Known() *rates.Rates {
-	r := rates.New()
+func (c Cell) Known() *rates.Rates { return c.known(newClock()) }
+
+func (c Cell) known(t *clock) *rates.Rates {
+	r := rates.NewAt(t.now)
 	c.computed(r, 0, 8192)
 	return r
 }
 
+// between are the seconds between the ends of prompts and the next ones.
+const between = 20
+
 // Warm are rates after some prompts.
-func (c Cell) Warm() *rates.Rates {
-	r := c.Known()
+func (c Cell) Warm() *rates.Rates { return c.warm(newClock()) }
+
+func (c Cell) warm(t *clock) *rates.Rates {
+	r := c.known(t)
 	for _, pages := range []int{8, 3, 32, 1, 16, 5} {
-		c.Prompt(r, pages)
+		t.pass(c.Prompt(r, pages) + between)
 	}
 	return r
 }

@@ -2,6 +2,7 @@ package team
 
 import (
 	"math"
+	"math/rand/v2"
 
 	"github.com/kvtier/kvtier/engine"
 )
@@ -18,19 +19,28 @@ const (
 type Link struct {
 	BytesPerSecond float64
 	RoundTrip      float64 // seconds
+	Jitter         float64 // most of a round trip by which one may differ
+	Shared         bool    // another server reads pages over the link all the time
 }
 
-// reads are pages that are read over a link, a few ahead. Times are in seconds.
+// wire is a link in use. Times are in seconds.
+type wire struct {
+	Link
+	random  *rand.Rand
+	readers []*reads
+	answers []answer
+	now     float64
+	free    float64 // when the link has sent what waits
+}
+
+// reads are pages that a server reads over a link, a few ahead.
 type reads struct {
-	link    Link
+	*wire
 	bytes   float64 // of a page
 	atOnce  int     // pages
 	used    int     // pages that have room for another behind them
 	pages   []reading
-	answers []answer
-	now     float64
-	free    float64 // when the link has sent what waits
-	running int     // requests for rows on the way
+	running int // requests for rows on the way
 }
 
 // reading is a page that is being read.
@@ -43,17 +53,30 @@ type reading struct {
 
 type answer struct {
 	at, bytes float64
+	from      *reads
 	page      int
 }
 
+// read begins to read pages. The same link gives the same times.
 func read(link Link, bytes float64, pages, atOnce int) *reads {
-	return &reads{link: link, bytes: bytes, atOnce: atOnce, pages: make([]reading, pages)}
+	w := &wire{Link: link, random: rand.New(rand.NewPCG(1, uint64(pages)))}
+	ours := &reads{wire: w, bytes: bytes, atOnce: atOnce, pages: make([]reading, pages)}
+	w.readers = append(w.readers, ours)
+	if link.Shared {
+		w.readers = append(w.readers, &reads{wire: w, bytes: bytes, atOnce: engine.PagesAtOnce})
+	}
+	return ours
 }
 
 // await waits for a page at most until a time. It reports whether the page has come.
 func (r *reads) await(page int, until float64) bool {
 	for r.pages[page].came < r.bytes {
-		r.ask()
+		for i, reader := range r.readers {
+			if i > 0 {
+				reader.goOn()
+			}
+			reader.ask()
+		}
 		next := 0
 		for i, a := range r.answers {
 			if a.at < r.answers[next].at {
@@ -66,16 +89,30 @@ func (r *reads) await(page int, until float64) bool {
 		}
 		r.now = a.at
 		r.answers = append(r.answers[:next], r.answers[next+1:]...)
-		p := &r.pages[a.page]
-		p.running--
-		if a.bytes == 0 {
-			p.heads++
-			continue
-		}
-		p.came += a.bytes
-		r.running--
+		a.from.got(a)
 	}
 	return true
+}
+
+// goOn makes room behind the pages that have come: there is always another page.
+func (r *reads) goOn() {
+	for r.used < len(r.pages) && r.pages[r.used].came >= r.bytes {
+		r.used++
+	}
+	for len(r.pages) < r.used+r.atOnce {
+		r.pages = append(r.pages, reading{})
+	}
+}
+
+func (r *reads) got(a answer) {
+	p := &r.pages[a.page]
+	p.running--
+	if a.bytes == 0 {
+		p.heads++
+		return
+	}
+	p.came += a.bytes
+	r.running--
 }
 
 // ask sends the requests that may be on the way now.
@@ -84,18 +121,20 @@ func (r *reads) ask() {
 		p := &r.pages[i]
 		if p.heads < roundTrips && p.running == 0 {
 			p.running++
-			r.answers = append(r.answers, answer{at: r.now + r.link.RoundTrip, page: i})
+			r.answers = append(r.answers, answer{at: r.now + r.roundTrip(), from: r, page: i})
 		}
 		for p.heads == roundTrips && p.asked < r.bytes && p.running < stepsOfPage && r.running < stepsOfPages {
-			n := min(stepBytes, r.bytes-p.asked)
+			n, trip := min(stepBytes, r.bytes-p.asked), r.roundTrip()
 			p.asked += n
 			p.running++
 			r.running++
-			r.free = max(r.free, r.now+r.link.RoundTrip/2) + n/r.link.BytesPerSecond
-			r.answers = append(r.answers, answer{r.free + r.link.RoundTrip/2, n, i})
+			r.free = max(r.free, r.now+trip/2) + n/r.BytesPerSecond
+			r.answers = append(r.answers, answer{r.free + trip/2, n, r, i})
 		}
 	}
 }
+
+func (w *wire) roundTrip() float64 { return w.RoundTrip * (1 + w.Jitter*(2*w.random.Float64()-1)) }
 
 // all is the time to read some pages.
 func (l Link) all(bytes float64, pages int) float64 {
