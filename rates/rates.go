@@ -267,9 +267,21 @@ func (r *Rates) Computing(begin, end int) time.Duration {
 // read: smaller gains are noise beside the other costs of a request.
 const gainMin = 0.002
 
+// unknownMin is the least gain, and the least wait for a page, in seconds before computing was observed: it
+// does not matter to users once, and a busy machine needs that for a page of a few tokens.
+const unknownMin = 0.25
+
+// leastLocked is least, or unknownMin before computing was observed.
+func (r *Rates) leastLocked(least float64) float64 {
+	if r.compute.known() {
+		return least
+	}
+	return unknownMin
+}
+
 // bestLocked is the number of leading pages to read such that reading them and computing the
 // rest takes least. read predicts the time of the pages. All pages are read unless another
-// number gains at least gainMin.
+// number gains more than gainMin, or unknownMin.
 func (r *Rates) bestLocked(c Chain, read reading) int {
 	if len(c.Pages) == 0 {
 		return 0
@@ -285,7 +297,7 @@ func (r *Rates) bestLocked(c Chain, read reading) int {
 			best, least = i+1, total
 		}
 	}
-	if read.took()+stepping <= least+gainMin {
+	if read.took()+stepping <= least+r.leastLocked(gainMin) {
 		return len(c.Pages)
 	}
 	return best
