@@ -263,25 +263,31 @@ func (r *Rates) Computing(begin, end int) time.Duration {
 	return seconds(r.computingLocked(begin, end))
 }
 
-// gainMin is the least gain, in seconds, for which stored pages are computed instead of
-// read: smaller gains are noise beside the other costs of a request.
-const gainMin = 0.002
+// gainMin is the gain, in seconds, for which stored pages are computed instead of read: smaller gains are noise
+// beside the other costs of a request. gainShare of a time is enough where that is not noise itself.
+const (
+	gainMin   = 0.005
+	gainShare = 0.07
+)
 
 // unknownMin is the least gain, and the least wait for a page, in seconds before computing was observed: it
 // does not matter to users once, and a busy machine needs that for a page of a few tokens.
 const unknownMin = 0.25
 
-// leastLocked is least, or unknownMin before computing was observed.
-func (r *Rates) leastLocked(least float64) float64 {
-	if r.compute.known() {
-		return least
+// gainLocked is the gain that counts of a time.
+func (r *Rates) gainLocked(time float64) float64 {
+	switch {
+	case !r.compute.known():
+		return unknownMin
+	case time < patienceMin:
+		return gainMin
 	}
-	return unknownMin
+	return min(gainMin, gainShare*time)
 }
 
 // bestLocked is the number of leading pages to read such that reading them and computing the
 // rest takes least. read predicts the time of the pages. All pages are read unless another
-// number gains more than gainMin, or unknownMin.
+// number gains more than gainLocked.
 func (r *Rates) bestLocked(c Chain, read reading) int {
 	if len(c.Pages) == 0 {
 		return 0
@@ -297,7 +303,7 @@ func (r *Rates) bestLocked(c Chain, read reading) int {
 			best, least = i+1, total
 		}
 	}
-	if read.took()+stepping <= least+r.leastLocked(gainMin) {
+	if read.took()+stepping <= least+r.gainLocked(least) {
 		return len(c.Pages)
 	}
 	return best

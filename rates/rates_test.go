@@ -132,7 +132,7 @@ func TestPlanIsTheBest(t *testing.T) {
 
 // Pages that take almost no time to read or to compute are read.
 func TestPlanDoesNotMindMilliseconds(t *testing.T) {
-	m := machine{token: 1e-6, tiers: map[string]float64{"local": 16 * GB}}
+	m := machine{token: 1e-6, tiers: map[string]float64{"local": 10 * GB}}
 	r := m.known(newClock(), 4096, "local")
 	require.Equal(t, 1, r.Plan(Chain{Pages: pagesOf("local", 1)}))
 	require.Zero(t, r.Plan(Chain{Pages: pagesOf("local", 4)}))

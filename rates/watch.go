@@ -76,7 +76,10 @@ func (w *Watch) Deadline() time.Duration {
 	case w.measured:
 		patience = max(patience, each+w.grantedLocked(ahead))
 	}
-	return seconds(w.since + max(patience, w.rates.leastLocked(patienceMin)))
+	if !w.rates.compute.known() {
+		patience = max(patience, unknownMin)
+	}
+	return seconds(w.since + max(patience, patienceMin))
 }
 
 // patienceMin is the least wait for a page, in seconds: machines are busy now and then, and

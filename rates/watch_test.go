@@ -355,3 +355,14 @@ func TestProbeOfATierThatHangs(t *testing.T) {
 	r.Probed(late[:n], limit, false)
 	require.Zero(t, r.Plan(Chain{Base: 60000, Pages: late}))
 }
+
+// TestAProbeInVainRefusesEveryLength: no prompt tries again what a probe did not read in twice the time of computing.
+func TestAProbeInVainRefusesEveryLength(t *testing.T) {
+	r := machine{token: 1e-3}.known(newClock(), 16384)
+	n, limit := r.Probe(Chain{Pages: pagesOf("remote", 3)}, testAhead)
+	r.Probed(pagesOf("remote", 1), limit/2, true)
+	r.Probed(pagesOf("remote", n)[1:], limit/2, false)
+	for n := range 64 {
+		require.Zero(t, r.Plan(Chain{Pages: pagesOf("remote", n)}), "%d pages", n)
+	}
+}
