@@ -96,6 +96,9 @@ type Options struct {
 	// Pages in any encoding can be read with either value.
 	Compress bool
 
+	// CompressRemote does the same for pages on their way to the remote tier.
+	CompressRemote bool
+
 	// Cold makes pages lossy that move down to the remote tier; the zero value makes none. The K
 	// and V rows of this store's pages must be little-endian f16.
 	Cold ColdTypes

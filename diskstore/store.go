@@ -304,7 +304,8 @@ func (s *Store) newMover() *move.Mover {
 			s.counts.lossyBytes.Add(uint64(h.FileBytes))
 		},
 		Promoted: func() { s.counts.promoted.Add(1) }, Failed: s.local.noteTierError,
-		Cold:     pagefile.Cold{K: s.opt.Cold.K, V: s.opt.Cold.V, Compress: s.opt.Compress},
+		Cold:     pagefile.Cold{K: s.opt.Cold.K, V: s.opt.Cold.V, Compress: s.opt.Compress || s.opt.CompressRemote},
+		Pack:     s.opt.CompressRemote,
 		Patience: s.opt.RemoteTimeout,
 	}}
 }

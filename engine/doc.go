@@ -14,7 +14,7 @@
 //     time as well: llama-server loads the file of a restored slot. A slot of llama-server is replaced
 //     for at least 64 tokens that it does not hold, and with a draft model not for the prompt's last 32.
 //  4. [Gate.Pays] says how many leading pages are read: as many as make reading them and computing the
-//     rest take least, by the costs that were measured so far. Fewer than all must gain 5 ms.
+//     rest take least, by the costs that were measured so far. Fewer than all must gain 5 ms, or 7 %.
 //  5. [Read] reads these pages, [PagesAtOnce] at a time. From a tier whose speed is not known the first
 //     page is read alone; kvcache reads one at a time while other slots generate. Each page has a time in
 //     which to come, and the Reading ends before a page that does not. It also ends when the speed

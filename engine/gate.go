@@ -15,7 +15,7 @@ import (
 
 // PagesAtOnce bounds the pages of a prompt that are read at the same time: while one is checked and
 // put where it is used, the tier reads two.
-const PagesAtOnce = 3
+const PagesAtOnce = rates.PagesAtOnce
 
 // Gate decides which stored pages of a prompt are read or computed. Several goroutines may use one.
 type Gate struct {
@@ -64,16 +64,30 @@ func (g *Gate) probe(ctx context.Context, c rates.Chain, read func(ctx context.C
 	g.Spawn(func() {
 		ctx, cancel := context.WithTimeout(ctx, limit)
 		defer cancel()
-		began := time.Now()
-		pages, each := errgroup.WithContext(ctx)
-		for i := range n {
-			pages.Go(func() error { return read(each, i) })
+		if n > 1 && g.Rates.Watch(c, n).Alone() {
+			first := c.Pages[:1]
+			if !g.probed(ctx, first, read) {
+				return
+			}
+			c, n = c.After(1), n-1
+			g.probed(ctx, c.Pages[:n], func(ctx context.Context, i int) error { return read(ctx, 1+i) })
+			return
 		}
-		complete := pages.Wait() == nil
-		if complete || ctx.Err() == context.DeadlineExceeded {
-			g.Rates.Probed(c.Pages[:n], time.Since(began), complete)
-		}
+		g.probed(ctx, c.Pages[:n], read)
 	})
+}
+
+// probed reads pages together, tells rates of their time, and reports whether all arrived.
+func (g *Gate) probed(ctx context.Context, c []rates.Page, read func(ctx context.Context, i int) error) (complete bool) {
+	began := time.Now()
+	pages, each := errgroup.WithContext(ctx)
+	for i := range c {
+		pages.Go(func() error { return read(each, i) })
+	}
+	if complete = pages.Wait() == nil; complete || ctx.Err() == context.DeadlineExceeded {
+		g.Rates.Probed(c, time.Since(began), complete)
+	}
+	return complete
 }
 
 // CountRead counts a page that came from a tier.

@@ -29,7 +29,11 @@ type Reading[T any] struct {
 func Read[T any](ctx context.Context, g *Gate, c rates.Chain, oneByOne bool, page func(ctx context.Context, i int) T, drop func(T)) *Reading[T] {
 	r := &Reading[T]{gate: g, chain: c, drop: drop, began: time.Now()}
 	if !g.Always {
-		r.watch = g.Rates.Watch(c, PagesAtOnce)
+		atOnce := PagesAtOnce
+		if oneByOne {
+			atOnce = 1
+		}
+		r.watch = g.Rates.Watch(c, atOnce)
 		r.alone = !oneByOne && r.watch.Alone()
 	}
 	r.line = readahead.Begin(ctx, len(c.Pages), PagesAtOnce, oneByOne || r.alone, g.Spawn, page)

@@ -25,7 +25,7 @@ const (
 )
 
 // fileVersion changes when the meaning of a field changes.
-const fileVersion = 1
+const fileVersion = 2
 
 // saveAfter is the delay of a write, which collects further observations.
 const saveAfter = 2 * time.Second
@@ -62,8 +62,10 @@ type modelRecord struct {
 type tierRecord struct {
 	Seen  int64 `json:"seen"`
 	Tried int64 `json:"tried,omitempty"`
-	// PageSeconds are pairs, by the pages' form: a page's bytes, and the seconds to read it.
+	// PageSeconds are pairs, by the pages' form: a page's bytes, and the seconds to read it alone.
 	PageSeconds map[string]samples `json:"page_seconds"`
+	// MoreSeconds are the same, of the time by which a page makes a run of pages longer that queue for the tier.
+	MoreSeconds map[string]samples `json:"more_seconds,omitempty"`
 	Slow        *sample            `json:"slow,omitempty"`
 }
 
@@ -118,7 +120,10 @@ func Open(path, computing string, names map[string]string) (*Rates, error) {
 		t := r.keptTierLocked(name)
 		for form := range forms {
 			for _, s := range record.PageSeconds[form.String()] {
-				t.read[form].add(s)
+				t.read[form].alone.add(s)
+			}
+			for _, s := range record.MoreSeconds[form.String()] {
+				t.read[form].more.add(s)
 			}
 		}
 		if s := record.Slow; s != nil && s.valid() && s.x >= 1 {
@@ -237,10 +242,13 @@ func (r *Rates) encode(c contents) ([]byte, error) {
 }
 
 func (t *tier) record() tierRecord {
-	record := tierRecord{Seen: t.seen.Unix(), PageSeconds: make(map[string]samples)}
-	for form, line := range t.read {
-		if line.known() {
-			record.PageSeconds[Form(form).String()] = line.samples
+	record := tierRecord{Seen: t.seen.Unix(), PageSeconds: make(map[string]samples), MoreSeconds: make(map[string]samples)}
+	for form, p := range t.read {
+		if p.alone.known() {
+			record.PageSeconds[Form(form).String()] = p.alone.samples
+		}
+		if p.more.known() {
+			record.MoreSeconds[Form(form).String()] = p.more.samples
 		}
 	}
 	if !t.tried.IsZero() {

@@ -46,7 +46,7 @@ func TestRatesOutliveTheProcess(t *testing.T) {
 	moved, err := Open(path, "model", map[string]string{"local": "/nfs/pages", "remote": "/elsewhere"})
 	require.NoError(t, err)
 	require.Zero(t, moved.Plan(Chain{Pages: pagesOf("local", 16)}))
-	require.False(t, moved.tierLocked("remote").read[Whole].known())
+	require.False(t, moved.tierLocked("remote").read[Whole].alone.known())
 }
 
 func TestDisappointmentOutlivesTheProcess(t *testing.T) {
@@ -109,7 +109,7 @@ func TestFileStaysSmall(t *testing.T) {
 		for x := 1.0; x < 1e12; x *= 1.5 {
 			r.Computed(512, x, time.Second)
 			r.mu.Lock()
-			r.tookLocked([]Page{{Bytes: int64(x), Tier: "local"}}, 1)
+			r.tookLocked([]Page{{Bytes: int64(x), Tier: "local"}}, 1, 1)
 			r.mu.Unlock()
 		}
 		require.NoError(t, r.Close())
@@ -136,8 +136,11 @@ func TestUnusableFilesAreMadeAnew(t *testing.T) {
 		"a newer version": func(path string) error {
 			return os.WriteFile(path, []byte(`{"version":99,"tiers":{"/nfs/pages":{"page_seconds":{"whole":[[1,1]]}}}}`), 0o600)
 		},
+		"an older version": func(path string) error {
+			return os.WriteFile(path, []byte(`{"version":1,"tiers":{"/nfs/pages":{"page_seconds":{"whole":[[1,1e6]]}}}}`), 0o600)
+		},
 		"too large": func(path string) error {
-			return os.WriteFile(path, []byte(`{"version":1}`+strings.Repeat(" ", fileBytesMax)), 0o600)
+			return os.WriteFile(path, []byte(`{"version":2}`+strings.Repeat(" ", fileBytesMax)), 0o600)
 		},
 		"empty": func(path string) error { return os.WriteFile(path, nil, 0o600) },
 		"a link": func(path string) error {
@@ -179,8 +182,8 @@ func FuzzFile(f *testing.F) {
 	seed, err := os.ReadFile(path)
 	require.NoError(f, err)
 	f.Add(seed)
-	f.Add([]byte(`{"version":1,"models":{"model":{"token_seconds":[[0,1],[1e300,1],[-1,1],[5,-1],[5,0],[1e12,1e6],[0,1e-300]]}}}`))
-	f.Add([]byte(`{"version":1,"tiers":{"/nfs/pages":{"seen":-9223372036854775808,"tried":9223372036854775807,"page_seconds":{"whole":[[0,1e-300]]},"slow":[0,1]}}}`))
+	f.Add([]byte(`{"version":2,"models":{"model":{"token_seconds":[[0,1],[1e300,1],[-1,1],[5,-1],[5,0],[1e12,1e6],[0,1e-300]]}}}`))
+	f.Add([]byte(`{"version":2,"tiers":{"/nfs/pages":{"seen":-9223372036854775808,"tried":9223372036854775807,"page_seconds":{"whole":[[0,1e-300]]},"slow":[0,1]}}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		path := filepath.Join(t.TempDir(), "rates.json")
 		require.NoError(t, os.WriteFile(path, data, 0o600))
@@ -216,7 +219,7 @@ func TestNames(t *testing.T) {
 	computing, tiers, err := Names(path)
 	require.NoError(t, err)
 	require.Empty(t, append(computing, tiers...))
-	require.NoError(t, os.WriteFile(path, []byte(`{"version":1,
+	require.NoError(t, os.WriteFile(path, []byte(`{"version":2,
 		"models":{"old":{"seen":1,"token_seconds":[[0,1]]},"new":{"seen":2,"token_seconds":[[0,1]]},"none":{"seen":3,"token_seconds":[]}},
 		"tiers":{"/ssd":{"seen":1,"page_seconds":{"whole":[[1,1]]}},"/nfs":{"seen":2,"page_seconds":{"whole":[]}}}}`), 0o600))
 	computing, tiers, err = Names(path)

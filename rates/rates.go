@@ -1,7 +1,6 @@
 package rates
 
 import (
-	"slices"
 	"sync"
 	"time"
 )
@@ -64,10 +63,18 @@ const (
 	// readHalfLife is the half-life of read observations in restores.
 	readHalfLife = 2
 
-	// assumedTokenSeconds is the assumed time to compute a token before the first observation. The wait
-	// for a page of 256 tokens is then 5 s: enough for an 8B model's page from a disk of 6 MB/s.
-	assumedTokenSeconds = 1.0 / 50
+	// assumedTokenSeconds is the assumed time to compute a token before the first observation: the middle,
+	// by ratio, of what machines take, 0.1 to 10 ms. A first prompt then takes at most eleven times as
+	// long as the better choice (waiting for a tenth of it in vain, or computing what was ten times as
+	// quick to read), and no other value bounds it better.
+	assumedTokenSeconds = 1.0 / 1000
+	// storingTokenSeconds is assumed in its place where what is stored depends on it: too high a value
+	// stores too much, too low a one nothing of a slow machine's first prompt.
+	storingTokenSeconds = 1.0 / 50
 )
+
+// PagesAtOnce bounds the pages of a prompt that are read at the same time.
+const PagesAtOnce = 3
 
 // Rates holds the observed costs of computing a model's tokens and of reading pages. Methods
 // may be called from several goroutines.
@@ -84,10 +91,9 @@ type Rates struct {
 
 // tier holds the observed costs of reading from one tier. Rates.mu guards it.
 type tier struct {
-	// read are seconds per page until its rows are there, by bytes, with several read at once.
-	read [forms]line
-	// slow is a lower bound from the tier's last slow page: pages of that size are predicted
-	// to take as long until one is read faster. Zero for a trusted tier.
+	read [forms]pace
+	// slow is a lower bound from the tier's last slow page: a page of that size that is read alone is
+	// predicted to take as long until one is read faster. Zero for a trusted tier.
 	slow sample
 	// tried is the start of the tier's last probe.
 	tried time.Time
@@ -114,7 +120,7 @@ func (r *Rates) Apart() *Rates {
 	for name, t := range r.tiers {
 		own := *t
 		for form := range own.read {
-			own.read[form] = t.read[form].clone()
+			own.read[form] = pace{t.read[form].alone.clone(), t.read[form].more.clone()}
 		}
 		apart.tiers[name] = &own
 	}
@@ -168,68 +174,17 @@ func (r *Rates) keptTierLocked(name string) *tier {
 	if !ok {
 		t = new(tier)
 		for form := range t.read {
-			t.read[form] = newReadLine()
+			t.read[form] = pace{newReadLine(), newReadLine()}
 		}
 		r.tiers[name] = t
 	}
 	return t
 }
 
-// line returns the observations of pages of a form. Before the first one, those of whole pages
-// count, which take less for each byte.
-func (t *tier) line(form Form) *line {
-	if own := &t.read[form]; own.known() {
-		return own
-	}
-	return &t.read[Whole]
-}
-
-// trusted reports whether pages of a form were read from the tier, which was not too slow since.
-func (t *tier) trusted(form Form) bool { return t.line(form).known() && t.slow == sample{} }
-
-// reading predicts the seconds to read a page; zero without observations.
-func (t *tier) reading(page Page) float64 {
-	took, bytes := 0.0, float64(page.Bytes)
-	if line := t.line(page.Form); line.known() {
-		took = line.at(bytes)
-	}
-	return max(took, t.slowAt(bytes))
-}
-
-// slowAt is the lower bound in seconds, by slow, for a page of a size, at most slow's own.
-func (t *tier) slowAt(bytes float64) float64 {
-	if t.slow == (sample{}) {
-		return 0
-	}
-	return t.slow.y * min(1, bytes/t.slow.x)
-}
-
-// tookLocked notes the seconds that pages of one tier and form took, all of which arrived.
-func (r *Rates) tookLocked(pages []Page, took float64) {
-	n, bytes := float64(len(pages)), int64(0)
-	for _, page := range pages {
-		bytes += page.Bytes
-	}
-	each := sample{float64(bytes) / n, max(took, clockStep) / n}
-	t := r.tierLocked(pages[0].Tier)
-	t.read[pages[0].Form].add(each)
-	if t.slow != (sample{}) {
-		if each.y < t.slowAt(each.x) {
-			t.slow = sample{}
-		} else {
-			t.slow = each
-		}
-	}
-	r.sawLocked(t)
-}
-
-// clockStep is the shortest time that an observation can have, in seconds.
-const clockStep = 1e-6
-
-// disappointedLocked notes that a page took at least `took` seconds.
+// disappointedLocked notes that a page that is read alone takes at least `took` seconds.
 func (r *Rates) disappointedLocked(page Page, took float64) *tier {
 	t := r.tierLocked(page.Tier)
-	if s := (sample{max(1, float64(page.Bytes)), took}); s.valid() {
+	if s := (sample{max(1, float64(page.Bytes)), took}); s.valid() && took > t.slowAt(s.x) {
 		t.slow = s
 	}
 	r.sawLocked(t)
@@ -245,7 +200,7 @@ func (r *Rates) sawLocked(t *tier) {
 func (r *Rates) Plan(c Chain) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.bestLocked(c, func(page Page) float64 { return r.tierLocked(page.Tier).reading(page) })
+	return r.bestLocked(c, reading{rates: r})
 }
 
 // Stepped notes the time in which pages of a chain went through the step Then.
@@ -255,11 +210,13 @@ func (r *Rates) Stepped(c Chain, took time.Duration) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	pages := slices.Clone(c.Pages)
-	for i := range pages {
-		pages[i] = pages[i].step(c.Then)
+	bytes, n := 0.0, float64(len(c.Pages))
+	for _, page := range c.Pages {
+		bytes += float64(page.step(c.Then).Bytes)
 	}
-	r.tookLocked(pages, took.Seconds())
+	t := r.tierLocked(c.Then)
+	t.read[Whole].alone.add(sample{bytes / n, max(took.Seconds(), clockStep) / n})
+	r.sawLocked(t)
 }
 
 // steppingLocked predicts the seconds in which a page goes through the step Then. A step that
@@ -272,14 +229,20 @@ func (r *Rates) steppingLocked(c Chain, page Page) float64 {
 	if since := r.now().Sub(t.seen); since < 0 || since >= probeEvery {
 		return 0
 	}
-	return t.reading(page.step(c.Then))
+	alone, _ := t.costs(page.step(c.Then))
+	return alone
 }
 
-// Reading predicts the time to read a page from its tier; zero without observations.
+// Reading predicts the time of a page among many that are read from its tier, or alone where no others were;
+// zero without observations.
 func (r *Rates) Reading(page Page) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return seconds(r.tierLocked(page.Tier).reading(page))
+	alone, more := r.tierLocked(page.Tier).costs(page)
+	if more > 0 {
+		alone = max(more, alone/PagesAtOnce)
+	}
+	return seconds(alone)
 }
 
 // Stepping predicts the time in which a page goes through the step of its tier's name. It is zero where
@@ -294,32 +257,53 @@ func (r *Rates) Stepping(page Page) time.Duration {
 func (r *Rates) Computing(begin, end int) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !r.compute.known() {
+		return seconds(storingTokenSeconds * float64(max(0, end-begin)))
+	}
 	return seconds(r.computingLocked(begin, end))
 }
 
-// gainMin is the least gain, in seconds, for which stored pages are computed instead of
-// read: smaller gains are noise beside the other costs of a request.
-const gainMin = 0.005
+// gainMin is the gain, in seconds, for which stored pages are computed instead of read: smaller gains are noise
+// beside the other costs of a request. gainShare of a time is enough where that is not noise itself.
+const (
+	gainMin   = 0.005
+	gainShare = 0.07
+)
+
+// unknownMin is the least gain, and the least wait for a page, in seconds before computing was observed: it
+// does not matter to users once, and a busy machine needs that for a page of a few tokens.
+const unknownMin = 0.25
+
+// gainLocked is the gain that counts of a time.
+func (r *Rates) gainLocked(time float64) float64 {
+	switch {
+	case !r.compute.known():
+		return unknownMin
+	case time < patienceMin:
+		return gainMin
+	}
+	return min(gainMin, gainShare*time)
+}
 
 // bestLocked is the number of leading pages to read such that reading them and computing the
-// rest takes least. reading predicts the seconds to read a page. All pages are read unless
-// another number gains at least gainMin.
-func (r *Rates) bestLocked(c Chain, reading func(Page) float64) int {
+// rest takes least. read predicts the time of the pages. All pages are read unless another
+// number gains more than gainLocked.
+func (r *Rates) bestLocked(c Chain, read reading) int {
 	if len(c.Pages) == 0 {
 		return 0
 	}
-	best, least, read := 0, r.computingLocked(c.Base, c.end()), 0.0
+	best, least, stepping := 0, r.computingLocked(c.Base, c.end()), 0.0
 	for i, page := range c.Pages {
-		read += reading(page)
-		read += r.steppingLocked(c, page)
+		read.add(page)
+		stepping += r.steppingLocked(c, page)
 		if c.Indivisible && i+1 < len(c.Pages) {
 			continue
 		}
-		if total := read + r.computingLocked(page.end(), c.end()); total <= least {
+		if total := read.took() + stepping + r.computingLocked(page.end(), c.end()); total <= least {
 			best, least = i+1, total
 		}
 	}
-	if read <= least+gainMin {
+	if read.took()+stepping <= least+r.gainLocked(least) {
 		return len(c.Pages)
 	}
 	return best

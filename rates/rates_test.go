@@ -26,9 +26,7 @@ func newClock() *clock { return &clock{time.Unix(1e9, 0)} }
 func (c *clock) pass(d time.Duration) { c.now = c.now.Add(d) }
 
 func newRates(c *clock) *Rates {
-	r := New()
-	r.now = func() time.Time { return c.now }
-	return r
+	return NewAt(func() time.Time { return c.now })
 }
 
 // machine holds the true costs of computing and reading.
@@ -56,7 +54,8 @@ func (m machine) compute(r *Rates, begin, end int) {
 func (m machine) learn(r *Rates, tier string) {
 	for range 3 {
 		r.mu.Lock()
-		r.tookLocked(pagesOf(tier, 4), 4*(m.latency+testPageBytes/m.tiers[tier]))
+		took := 4 * (m.latency + testPageBytes/m.tiers[tier])
+		r.tookLocked(pagesOf(tier, 4), took, took)
 		r.mu.Unlock()
 	}
 }

@@ -12,12 +12,17 @@ type Watch struct {
 	chain    Chain
 	parallel int // pages read at a time
 
-	next     int     // index of the awaited page
-	since    float64 // start of the wait, in seconds
-	run      int     // index of the first page of the present run: pages in a row of one tier and form
-	runSince float64
-	trusted  bool      // the run's tier was trusted when the run began
-	paces    []float64 // seconds per unit in the run, after each of its last pages
+	next  int     // index of the awaited page
+	since float64 // start of the wait, in seconds
+
+	// The present run; its times are seconds.
+	begin      int // index of its first page
+	beginSince float64
+	first      float64 // until the first page was there
+	trusted    bool    // the tier was trusted before the restore
+	measured   bool    // the tier's costs are known
+	seen       run     // the pages that arrived
+	paces      []float64
 }
 
 // Watch begins to follow a restore of a chain. parallel is the number of pages read at a time.
@@ -25,39 +30,54 @@ func (r *Rates) Watch(c Chain, parallel int) *Watch {
 	w := &Watch{rates: r, chain: c, parallel: parallel}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	w.beginRunLocked(0)
+	w.beginLocked(0)
 	return w
 }
 
-func (w *Watch) beginRunLocked(now float64) {
-	w.run, w.runSince, w.paces = w.next, now, nil
+// beginLocked begins a run at the awaited page, the first one or the one behind it where that was read alone.
+func (w *Watch) beginLocked(now float64) {
+	behindAlone := w.next == 1 && !w.trusted && w.chain.Pages[0].alike(w.chain.Pages[min(1, len(w.chain.Pages)-1)])
+	w.begin, w.beginSince, w.seen, w.paces = w.next, now, run{}, nil
 	if w.next == len(w.chain.Pages) {
 		return
 	}
 	page := w.chain.Pages[w.next]
-	if w.trusted = w.rates.tierLocked(page.Tier).trusted(page.Form); w.trusted {
+	w.trusted = !behindAlone && w.rates.tierLocked(page.Tier).trusted(page.Form)
+	if w.measured = w.trusted || behindAlone; w.measured {
 		w.paces = slices.Repeat([]float64{1}, w.parallel)
 	}
 }
 
 // Alone reports whether the first page should be read before any other: the tier's speed is
-// not known, and parallel reads would make every page late.
+// not known, and parallel reads would not tell round trips from a low rate.
 func (w *Watch) Alone() bool { return w.next == 0 && !w.trusted }
 
-// Deadline is the time at which the awaited page is given up.
+// Deadline is the time at which the awaited page is given up. Of a trusted tier, a page may take as long as
+// predicted, and the mean time to compute a page of the rest more: the first page alone may be quicker to compute
+// than to read although the rest as a whole is not. Of any other tier, it may take as long as reading the
+// rest can still be quicker than computing, if the other pages take as long.
 func (w *Watch) Deadline() time.Duration {
 	w.rates.mu.Lock()
 	defer w.rates.mu.Unlock()
 	rest := w.chain.After(w.next)
-	// Patience is the mean time to compute a page of the rest: the first page alone may be
-	// quicker to compute than to read although the rest as a whole is not.
 	share := len(rest.Pages)
 	if rest.Indivisible {
 		share = len(w.chain.Pages)
 	}
-	patience := w.rates.computingLocked(rest.Base, rest.end()) / float64(share)
-	for _, page := range rest.Pages[:min(w.parallel, len(rest.Pages))] { // they share the tier
-		patience += w.grantedLocked(page)
+	all := w.rates.computingLocked(rest.Base, rest.end())
+	each := all / float64(share)
+	ahead := rest.Pages[:min(w.parallel, len(rest.Pages))] // they share the tier
+	patience := each * float64(len(ahead))
+	switch {
+	case w.trusted:
+		patience = each + w.grantedLocked(ahead)
+	case w.Alone():
+		patience = all / groups(share)
+	case w.measured:
+		patience = max(patience, each+w.grantedLocked(ahead))
+	}
+	if !w.rates.compute.known() {
+		patience = max(patience, unknownMin)
 	}
 	return seconds(w.since + max(patience, patienceMin))
 }
@@ -66,51 +86,47 @@ func (w *Watch) Deadline() time.Duration {
 // shorter waits do not matter to users.
 const patienceMin = 0.02
 
-// grantedLocked is the time in seconds that reading a page may take: as long as pages of its tier took
-// before, unless the tier disappointed, and as long as pages of this restore took. The latter alone
-// grants too little, because its first pages may have been in the page cache.
-func (w *Watch) grantedLocked(page Page) float64 {
-	granted := 0.0
-	if tier := w.rates.tierLocked(page.Tier); tier.trusted(page.Form) {
-		granted = tier.reading(page)
+// grantedLocked is the time in seconds that reading the next pages may take: as long as pages of their tier
+// took before, and as long as pages of this restore took. The latter alone grants too little, because
+// the first pages may have been in the page cache.
+func (w *Watch) grantedLocked(pages []Page) float64 {
+	granted := reading{rates: w.rates}
+	for _, page := range pages {
+		if page.alike(pages[0]) {
+			granted.add(page)
+		}
 	}
-	paced, _ := w.pacedLocked(page)
-	return max(granted, paced)
+	return granted.took() * max(1, slices.Min(w.paces))
 }
 
-func (w *Watch) readingLocked(page Page) float64 {
-	if paced, ok := w.pacedLocked(page); ok {
-		return paced
+// costs are the costs of a page in the present run, or numbers in proportion to them.
+func (w *Watch) costs(page Page) (alone, more float64) {
+	if w.measured {
+		return w.rates.tierLocked(page.Tier).costs(page)
 	}
-	return w.rates.tierLocked(page.Tier).reading(page)
+	bytes := max(1, float64(page.Bytes))
+	return bytes, bytes
 }
 
-// pacedLocked predicts the seconds to read a page from the pace of the present run; false for
-// a page of another tier or form, and before the run has a pace.
-func (w *Watch) pacedLocked(page Page) (float64, bool) {
-	if len(w.paces) == 0 || !page.alike(w.chain.Pages[w.run]) {
-		return 0, false
+// ahead predicts the time of the pages behind those that arrived, at the pace of the present run.
+func (w *Watch) ahead() reading {
+	if len(w.paces) == 0 {
+		return reading{rates: w.rates}
 	}
-	return slices.Min(w.paces) * w.unitLocked(page), true
-}
-
-// unitLocked is a page's size in a pace: predicted seconds for a trusted tier, otherwise bytes.
-func (w *Watch) unitLocked(page Page) float64 {
-	if w.trusted {
-		return w.rates.tierLocked(page.Tier).reading(page)
-	}
-	return max(1, float64(page.Bytes))
+	r := reading{rates: w.rates, last: w.chain.Pages[w.begin], run: w.seen, pace: slices.Min(w.paces), costs: w.costs}
+	r.done = -r.took()
+	return r
 }
 
 // observeLocked notes the pace of the run up to now. Pages that are read in parallel may
 // arrive together, so that the first of them seems to have taken the time of all: of the
 // last `parallel` paces the least is the true one.
 func (w *Watch) observeLocked(now float64) {
-	took, units := now-w.runSince, 0.0
-	for _, page := range w.chain.Pages[w.run:w.next] {
-		units += w.unitLocked(page)
+	if w.seen.n == 0 {
+		w.first = now - w.beginSince
 	}
-	w.paces = append(w.paces, took/units)
+	w.seen.add(w.costs(w.chain.Pages[w.next-1]))
+	w.paces = append(w.paces, (now-w.beginSince)/max(w.seen.took(), clockStep))
 	w.paces = w.paces[max(0, len(w.paces)-w.parallel):]
 }
 
@@ -119,27 +135,50 @@ func (w *Watch) observeLocked(now float64) {
 func (w *Watch) Arrived(at time.Duration) bool {
 	w.rates.mu.Lock()
 	defer w.rates.mu.Unlock()
-	now := at.Seconds()
+	now, alone := at.Seconds(), w.Alone()
 	w.next++
 	w.since = now
 	w.observeLocked(now)
-	if w.next == len(w.chain.Pages) || !w.chain.Pages[w.next].alike(w.chain.Pages[w.run]) {
-		w.rates.tookLocked(w.chain.Pages[w.run:w.next], now-w.runSince)
-		w.beginRunLocked(now)
+	if w.next == len(w.chain.Pages) || alone || !w.chain.Pages[w.next].alike(w.chain.Pages[w.begin]) {
+		w.noteLocked(w.next, now)
+		w.beginLocked(now)
 		if w.next == len(w.chain.Pages) {
 			return false
 		}
 	}
 	rest := w.chain.After(w.next)
-	if w.rates.bestLocked(rest, w.readingLocked) > 0 {
+	if w.rates.bestLocked(rest, w.ahead()) > 0 {
 		return true
 	}
 	rest.Then = ""
-	tier := w.rates.bestLocked(rest, w.readingLocked) == 0 // the tier is too slow, not the step after it
-	if page := w.chain.Pages[w.next]; tier && w.next > w.run {
-		w.refuseLocked(w.readingLocked(page))
+	if w.next > w.begin && w.rates.bestLocked(rest, w.ahead()) == 0 { // not because of the step after it
+		w.stopLocked(rest, now)
 	}
 	return false
+}
+
+// noteLocked notes the time of the present run, up to the page of index end.
+func (w *Watch) noteLocked(end int, now float64) {
+	pages, took := w.chain.Pages[w.begin:end], now-w.beginSince
+	if w.parallel == 1 {
+		pages, took = pages[:1], took/float64(len(pages))
+	}
+	w.rates.tookLocked(pages, w.first, took)
+}
+
+// stopLocked notes what a restore teaches that ends before its rest, because of the present run's pace.
+func (w *Watch) stopLocked(rest Chain, now float64) {
+	ahead := w.ahead()
+	for _, page := range rest.Pages {
+		ahead.add(page)
+	}
+	end := w.begin + w.parallel*((w.seen.n+w.parallel-1)/w.parallel) // the tier was busy with these pages
+	for end = min(end, len(w.chain.Pages)); !w.chain.Pages[end-1].alike(w.chain.Pages[w.begin]); end-- {
+	}
+	w.noteLocked(end, now)
+	if w.rates.bestLocked(rest, reading{rates: w.rates}) > 0 { // earlier restores still count more
+		w.refuseLocked(ahead.took() / groups(len(rest.Pages)))
+	}
 }
 
 // gaveUpFactor times the wait is the assumed time of a page that was given up: long enough
@@ -150,7 +189,13 @@ const gaveUpFactor = 2
 func (w *Watch) GaveUp(at time.Duration) {
 	w.rates.mu.Lock()
 	defer w.rates.mu.Unlock()
-	w.refuseLocked(gaveUpFactor * (at.Seconds() - w.since))
+	rest, took := w.chain.After(w.next), gaveUpFactor*(at.Seconds()-w.since)
+	w.refuseLocked(max(took, gaveUpFactor*w.rates.computingLocked(rest.Base, rest.end())/groups(len(rest.Pages))))
+	page := rest.Pages[0]
+	p := w.rates.tierLocked(page.Tier).pace(page.Form)
+	if n := min(w.parallel, len(rest.Pages)); w.measured && n > 1 && !p.more.known() {
+		p.more.add(sample{float64(page.Bytes), max(clockStep, took/float64(n))}) // no probe of so few pages would tell
+	}
 }
 
 // refuseLocked notes that the awaited page takes too long. The page's tier may be probed at
@@ -169,8 +214,9 @@ const (
 )
 
 // Probe plans a probe of the tier of a chain that no request reads: n pages to read, and the time to wait
-// for them. parallel is the number of pages that a restore reads at a time. n is 0 when the tier was
-// probed less than probeEvery ago; otherwise the caller reports the result to [Rates.Probed].
+// for them. The first page is read alone, which tells the round trips, and then the others together, which
+// tells the rate. parallel is the number of pages that a restore reads at a time. n is 0 when the tier was
+// probed less than probeEvery ago; otherwise the caller reports both results to [Rates.Probed].
 func (r *Rates) Probe(c Chain, parallel int) (n int, limit time.Duration) {
 	if len(c.Pages) == 0 {
 		return 0, 0
@@ -191,13 +237,14 @@ func (r *Rates) Probe(c Chain, parallel int) (n int, limit time.Duration) {
 	return n, seconds(probeFactor * max(each, patienceMin) * float64(n))
 }
 
-// Probed notes the time that a probe took. complete: all pages arrived.
+// Probed notes the time that pages took which were read together by a probe. complete: all pages arrived.
 func (r *Rates) Probed(pages []Page, took time.Duration, complete bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if complete {
-		r.tookLocked(pages, took.Seconds())
+		r.tookLocked(pages, took.Seconds(), took.Seconds())
 		return
 	}
-	r.disappointedLocked(pages[0], took.Seconds()/float64(len(pages)))
+	each := r.computingLocked(pages[0].Start, pages[0].end())
+	r.disappointedLocked(pages[0], max(took.Seconds()/groups(len(pages)), gaveUpFactor*PagesAtOnce*each))
 }

@@ -121,8 +121,18 @@ func EncodeCold(ctx context.Context, blob Source, h *Header, c *Codec, how Cold)
 	if h.Lossy() {
 		return nil, fmt.Errorf("encode page %v: it is lossy already: %w", h.Key, ErrInvalidPage)
 	}
-	cold := &Header{
-		Fingerprint: ColdFingerprint(h.Fingerprint), Key: h.Key, Parent: h.Parent, Start: h.Start, PageTokens: h.PageTokens,
+	return encodeAgain(ctx, blob, h, c, how, ColdFingerprint(h.Fingerprint))
+}
+
+// EncodePacked computes the file of the same page as in blob, whose header is h, with each section in the lossless
+// encoding that makes it smallest. Memory is that of EncodeCold.
+func EncodePacked(ctx context.Context, blob Source, h *Header, c *Codec) (*Encoded, error) {
+	return encodeAgain(ctx, blob, h, c, Cold{Compress: true}, h.Fingerprint)
+}
+
+func encodeAgain(ctx context.Context, blob Source, h *Header, c *Codec, how Cold, fingerprint Key) (*Encoded, error) {
+	again := &Header{
+		Fingerprint: fingerprint, Key: h.Key, Parent: h.Parent, Start: h.Start, PageTokens: h.PageTokens,
 		Tokens: h.Tokens, Media: h.Media, Sections: make([]StoredSection, len(h.Sections)), Layout: h.Layout,
 	}
 	body := make([][]byte, len(h.Sections))
@@ -132,7 +142,7 @@ func EncodeCold(ctx context.Context, blob Source, h *Header, c *Codec, how Cold)
 			return fmt.Errorf("section %d: %w", i, err)
 		}
 		body[i] = stored
-		cold.Sections[i] = StoredSection{
+		again.Sections[i] = StoredSection{
 			Section: h.Sections[i].Section, Encoding: id, Raw: int64(len(rows)), Stored: int64(len(stored)), CRC: Checksum(stored),
 		}
 		return nil
@@ -140,7 +150,7 @@ func EncodeCold(ctx context.Context, blob Source, h *Header, c *Codec, how Cold)
 	if err != nil {
 		return nil, fmt.Errorf("encode page %v: %w", h.Key, err)
 	}
-	return encoded(cold, body), nil
+	return encoded(again, body), nil
 }
 
 // encodeCold encodes one section. The result does not share memory with rows.

@@ -69,6 +69,8 @@ type Config struct {
 	ShareBytesPerDay int64
 	// Compress is OLLAMA_KV_TIER_COMPRESS.
 	Compress bool
+	// CompressRemote: pages are compressed on their way to an engine, unless OLLAMA_KV_TIER_COMPRESS is set.
+	CompressRemote bool
 	// Cold is OLLAMA_KV_TIER_COLD_TYPE: the encodings of pages that move to Remote. The zero value
 	// keeps pages as they are. [Config.ColdFor] says whether a model can have them.
 	Cold diskstore.ColdTypes
@@ -108,6 +110,7 @@ func fromEnvironment(log *slog.Logger, choose func() (root, error)) (Config, roo
 	}
 	c.Namespace = env.Value("OLLAMA_KV_TIER_NAMESPACE")
 	c.Compress = setting(log, "OLLAMA_KV_TIER_COMPRESS", false, "0 or 1", parseBool)
+	c.CompressRemote = c.Address != "" && env.Value("OLLAMA_KV_TIER_COMPRESS") == ""
 	c.Cold = coldTypes(log)
 	c.Test = setting(log, "OLLAMA_KV_TIER_TEST", false, "0 or 1", parseBool)
 	c.Shifted = setting(log, "OLLAMA_KV_TIER_REUSE", "exact", "exact or shifted", func(v string) (string, bool) {

@@ -204,3 +204,22 @@ func TestDefaultDirectoryIsChosenOnce(t *testing.T) {
 		require.Equal(t, 1, bytes.Count(lines.Bytes(), []byte("\n")), "one line is logged")
 	}
 }
+
+// TestPagesAreCompressedOnTheWayToAnEngine unless the variable is set.
+func TestPagesAreCompressedOnTheWayToAnEngine(t *testing.T) {
+	for _, test := range []struct {
+		remote, compress string
+		want             bool
+	}{
+		{"valkey://127.0.0.1:6379", "", true},
+		{"valkey://127.0.0.1:6379", "0", false},
+		{"valkey://127.0.0.1:6379", "1", false},
+		{t.TempDir(), "", false},
+	} {
+		tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIER_LOCAL": t.TempDir(), "OLLAMA_KV_TIER_REMOTE": test.remote, "OLLAMA_KV_TIER_COMPRESS": test.compress})
+		log, _ := tierenvtest.Logger()
+		c, err := FromEnvironment(log)
+		require.NoError(t, err)
+		require.Equal(t, test.want, c.StoreOptions().CompressRemote, test)
+	}
+}

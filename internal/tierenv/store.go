@@ -48,6 +48,7 @@ func (c Config) StoreOptions() diskstore.Options {
 		ThroughPerDay:  c.ShareBytesPerDay,
 		ReadAheadBytes: c.ReadAheadBytes,
 		Compress:       c.Compress,
+		CompressRemote: c.CompressRemote,
 		Obsolete:       Obsolete,
 	}
 }

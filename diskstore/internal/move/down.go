@@ -1,6 +1,7 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,6 +59,7 @@ type Options struct {
 	Failed   func(error)
 
 	Cold     pagefile.Cold // the encodings of K and V of lossy pages
+	Pack     bool          // raw pages that move down exact are compressed
 	Patience time.Duration // a move down waits as long for room, or half of room.Wait if that is longer
 }
 
@@ -158,9 +160,13 @@ type descent struct {
 	// lossy tells that the local page is exact, and the file that stands for it is not.
 	lossy bool
 
-	// cold is the lossy file that is stored in place of an exact copy; nil for an exact copy.
-	cold *pagefile.Encoded
+	// cold is the lossy file that is stored in place of an exact copy, and packed the compressed one of the same
+	// rows; nil for a copy of the file.
+	cold, packed *pagefile.Encoded
 }
+
+// file is the file that is stored, nil for a copy of the local one.
+func (d descent) file() *pagefile.Encoded { return cmp.Or(d.cold, d.packed) }
 
 // name is the name of the file that the remote tier gets.
 func (d descent) name() pagefile.Name {
@@ -171,7 +177,8 @@ func (d descent) name() pagefile.Name {
 }
 
 // descend decides which file of a local page the remote tier gets: none where it has one that stands
-// for the page, else the lossy file that Options.Cold asks for, else an exact copy.
+// for the page, else the lossy file that Options.Cold asks for, else an exact copy, compressed where Options.Pack
+// asks for that.
 func (b *Mover) descend(ctx context.Context, info tier.Info) (descent, error) {
 	d := descent{info: info}
 	ours, err := tier.ReadHeader(ctx, b.Local.Tier, info.Name)
@@ -186,13 +193,25 @@ func (b *Mover) descend(ctx context.Context, info tier.Info) (descent, error) {
 		})
 		return d, err
 	}
-	exact := func(theirs *pagefile.Header) bool { return theirs.Crc == ours.Crc } // a header has the checksums of all rows
-	if d.held, err = b.held(ctx, info, info.Name, info.Bytes, exact); err != nil || d.held {
+	exact := func(theirs *pagefile.Header) bool { // a header has the checksums of all rows
+		if theirs.Crc != ours.Crc && b.Pack && ours.Raw() && !theirs.Raw() {
+			d.packed, err = b.makePacked(ctx, info)
+		}
+		return theirs.Crc == ours.Crc || d.packed != nil && theirs.Crc == d.packed.Header.Crc
+	}
+	bytes := info.Bytes
+	if b.Pack {
+		bytes = 0
+	}
+	if d.held, err = b.held(ctx, info, info.Name, bytes, exact); err != nil || d.held {
 		return d, err
 	}
 	how, ok := b.coldOf(ours)
 	if !ok {
-		return d, nil
+		if b.Pack && ours.Raw() && d.packed == nil {
+			d.packed, err = b.makePacked(ctx, info)
+		}
+		return d, err
 	}
 	// An exact file with other bytes is replaced by an exact copy: it would hide a lossy one.
 	if _, err := tier.Stat(ctx, b.Remote.Tier, info.Name); !errors.Is(err, tier.ErrNotFound) {
@@ -208,8 +227,8 @@ func (b *Mover) descend(ctx context.Context, info tier.Info) (descent, error) {
 
 // bytes is the length of the file that the remote tier gets.
 func (d descent) bytes() int64 {
-	if d.cold != nil {
-		return d.cold.Header.FileBytes
+	if f := d.file(); f != nil {
+		return f.Header.FileBytes
 	}
 	return d.info.Bytes
 }
@@ -252,8 +271,8 @@ func (b *Mover) lower(ctx context.Context, d descent) error {
 
 // write writes the file of a page that moves down into its room, durably, and returns the file's header.
 func (b *Mover) write(ctx context.Context, d descent, claim *ledger.Room) (*pagefile.Header, error) {
-	if d.cold != nil {
-		return d.cold.Header, b.Remote.Upload(ctx, d.cold.Header.Name(), d.cold, claim, d.info.Used)
+	if f := d.file(); f != nil {
+		return f.Header, b.Remote.Upload(ctx, f.Header.Name(), f, claim, d.info.Used)
 	}
 	page, err := copyPage(ctx, b.Local.Tier, b.Remote.Tier, d.info.Name, claim, func(up tier.Upload) error {
 		return b.Remote.Commit(ctx, up, claim, d.info.Used)
@@ -423,6 +442,31 @@ func (b *Mover) coldOf(h *pagefile.Header) (pagefile.Cold, bool) {
 // lossy file would take as much disk space, and when it cannot be made: of a damaged page, for
 // example, which the copy then finds. The error is that of ctx.
 func (b *Mover) makeCold(ctx context.Context, info tier.Info, how pagefile.Cold) (*pagefile.Encoded, error) {
+	return b.make(ctx, info, func(blob tier.Blob, h *pagefile.Header) (*pagefile.Encoded, error) {
+		if _, ok := b.coldOf(h); !ok {
+			return nil, nil
+		}
+		e, err := pagefile.EncodeCold(ctx, blob, h, b.Codec, how)
+		if err != nil {
+			b.Log.Debug("kv page moves down exact, it could not be made lossy", "page", info.Key.String(), "error", err)
+			return nil, err
+		}
+		if !e.Header.Lossy() {
+			return nil, nil
+		}
+		return e, nil
+	})
+}
+
+// makePacked returns the compressed file of a raw local page. The result is nil as that of makeCold.
+func (b *Mover) makePacked(ctx context.Context, info tier.Info) (*pagefile.Encoded, error) {
+	return b.make(ctx, info, func(blob tier.Blob, h *pagefile.Header) (*pagefile.Encoded, error) {
+		return pagefile.EncodePacked(ctx, blob, h, b.Codec)
+	})
+}
+
+// make returns the file that encode makes of a local page, if it takes less disk space. The error is that of ctx.
+func (b *Mover) make(ctx context.Context, info tier.Info, encode func(tier.Blob, *pagefile.Header) (*pagefile.Encoded, error)) (*pagefile.Encoded, error) {
 	blob, err := b.Local.Tier.Open(ctx, info.Name, false)
 	if err != nil {
 		return nil, ctx.Err()
@@ -432,16 +476,9 @@ func (b *Mover) makeCold(ctx context.Context, info tier.Info, how pagefile.Cold)
 	if err != nil || h.CheckName(info.Name) != nil {
 		return nil, ctx.Err()
 	}
-	if _, ok := b.coldOf(h); !ok {
+	e, err := encode(blob, h)
+	if err != nil || e == nil || pagefile.AlignUp(e.Header.FileBytes) >= pagefile.AlignUp(blob.Info().Bytes) {
 		return nil, ctx.Err()
-	}
-	e, err := pagefile.EncodeCold(ctx, blob, h, b.Codec, how)
-	if err != nil {
-		b.Log.Debug("kv page moves down exact, it could not be made lossy", "page", info.Key.String(), "error", err)
-		return nil, ctx.Err()
-	}
-	if !e.Header.Lossy() || pagefile.AlignUp(e.Header.FileBytes) >= pagefile.AlignUp(blob.Info().Bytes) {
-		return nil, nil
 	}
 	return e, nil
 }

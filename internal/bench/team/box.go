@@ -28,12 +28,15 @@ func (m Model) computing(begin, end int) float64 {
 
 func (m Model) blockBytes() int64 { return m.TokenBytes * BlockTokens }
 
-// clock is a time of the simulated day, which is over.
+// clock is virtual time, on a day that is over.
 type clock struct{ nanos atomic.Int64 }
 
 var dayBegins = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func (c *clock) set(at float64) { c.nanos.Store(int64(seconds(at))) }
+
+// pass lets some seconds pass.
+func (c *clock) pass(s float64) { c.nanos.Add(int64(seconds(s))) }
 func (c *clock) now() time.Time { return dayBegins.Add(time.Duration(c.nanos.Load())) }
 
 // box is a server with one slot, in which no prompt finds another one's tokens. Prompts wait for each other,

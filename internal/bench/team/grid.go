@@ -94,33 +94,49 @@ func computed(r *rates.Rates, computing func(begin, end int) float64, begin, end
 }
 
 // probe reads as engine.Gate does behind a request that skipped pages, and returns how many pages came.
-func (l Links) probe(r *rates.Rates, skipped rates.Chain) int {
+func (l Links) probe(r *rates.Rates, skipped rates.Chain) (came int) {
 	n, limit := r.Probe(skipped, engine.PagesAtOnce)
 	if n == 0 {
 		return 0
 	}
-	took := seconds(l.all(skipped.Pages[:n]))
-	r.Probed(skipped.Pages[:n], min(took, limit), took <= limit)
-	if took > limit {
-		return 0
+	parts := []int{n}
+	if n > 1 && r.Watch(skipped, n).Alone() {
+		parts = []int{1, n - 1}
 	}
-	return n
+	for _, part := range parts {
+		pages := skipped.Pages[came : came+part]
+		took := seconds(l.all(pages))
+		r.Probed(pages, min(took, limit), took <= limit)
+		if took > limit {
+			return came
+		}
+		came += part
+		limit -= took
+	}
+	return came
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // Known are rates that have measured computing, and nothing of the engine.
-func (c Cell) Known() *rates.Rates {
-	r := rates.New()
+func (c Cell) Known() *rates.Rates { return c.known(new(clock)) }
+
+func (c Cell) known(t *clock) *rates.Rates {
+	r := rates.NewAt(t.now)
 	computed(r, c.computing, 0, 8192)
 	return r
 }
 
+// between are the seconds between the ends of prompts and the next ones.
+const between = 20
+
 // Warm are rates after some prompts.
-func (c Cell) Warm() *rates.Rates {
-	r := c.Known()
+func (c Cell) Warm() *rates.Rates { return c.warm(new(clock)) }
+
+func (c Cell) warm(t *clock) *rates.Rates {
+	r := c.known(t)
 	for _, pages := range []int{8, 3, 32, 1, 16, 5} {
-		c.Prompt(r, pages)
+		t.pass(c.Prompt(r, pages) + between)
 	}
 	return r
 }

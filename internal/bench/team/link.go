@@ -2,6 +2,7 @@ package team
 
 import (
 	"math"
+	"math/rand/v2"
 
 	"github.com/kvtier/kvtier/engine"
 	"github.com/kvtier/kvtier/rates"
@@ -25,7 +26,17 @@ const (
 type Link struct {
 	BytesPerSecond float64
 	RoundTrip      float64 // seconds
+	Jitter         float64 // most of a round trip by which one may differ
+	Shared         bool    // another server reads pages over the link all the time
 	Files          bool    // the engine is a directory on NFS
+}
+
+// heads are the round trips before the rows of a page.
+func (l Link) heads() int {
+	if l.Files {
+		return fileRoundTrips
+	}
+	return roundTrips
 }
 
 // look is the time to look for some pages.
@@ -39,21 +50,39 @@ func (l Link) look(calls, names int) float64 {
 // Links are the ways to the tiers of a server, by the tiers' names.
 type Links map[string]Link
 
-// way is a link that is in use.
-type way struct {
+// wire is a link in use. Times are in seconds.
+type wire struct {
 	Link
-	heads   int     // round trips before the rows of a page
-	free    float64 // when the link has sent what waits
-	running int     // requests for rows on the way
+	random *rand.Rand
+	free   float64 // when it has sent what waits
 }
 
-// reads are pages that are read over links, a few ahead. Times are in seconds.
-type reads struct {
-	atOnce  int // pages
-	used    int // pages that have room for another behind them
-	pages   []reading
+func (w *wire) roundTrip() float64 { return w.RoundTrip * (1 + w.Jitter*(2*w.random.Float64()-1)) }
+
+// way is a server's way to an engine.
+type way struct {
+	*wire
+	running int // requests for rows on the way
+}
+
+// network has the answers that are on the way to servers.
+type network struct {
+	readers []*reads
 	answers []answer
 	now     float64
+}
+
+type answer struct {
+	at, bytes float64
+	page      *reading
+}
+
+// reads are pages that a server reads over links, a few ahead.
+type reads struct {
+	*network
+	atOnce int // pages
+	used   int // pages that have room for another behind them
+	pages  []*reading
 }
 
 // reading is a page that is being read.
@@ -66,30 +95,34 @@ type reading struct {
 	running int
 }
 
-type answer struct {
-	at, bytes float64
-	page      int
-}
-
+// read begins to read pages. The same links give the same times.
 func (l Links) read(pages []rates.Page, atOnce int) *reads {
-	r, ways := &reads{atOnce: atOnce}, make(map[string]*way)
+	ours, ways := &reads{network: new(network), atOnce: atOnce}, make(map[string]*way)
+	ours.readers = append(ours.readers, ours)
 	for _, page := range pages {
-		if ways[page.Tier] == nil {
-			w := &way{Link: l[page.Tier], heads: roundTrips}
-			if w.Files {
-				w.heads = fileRoundTrips
-			}
+		w := ways[page.Tier]
+		if w == nil {
+			w = &way{wire: &wire{Link: l[page.Tier], random: rand.New(rand.NewPCG(1, uint64(len(pages))))}}
 			ways[page.Tier] = w
+			if w.Shared {
+				first := &reading{way: &way{wire: w.wire}, bytes: float64(page.Bytes)}
+				ours.readers = append(ours.readers, &reads{network: ours.network, atOnce: engine.PagesAtOnce, pages: []*reading{first}})
+			}
 		}
-		r.pages = append(r.pages, reading{way: ways[page.Tier], bytes: float64(page.Bytes)})
+		ours.pages = append(ours.pages, &reading{way: w, bytes: float64(page.Bytes)})
 	}
-	return r
+	return ours
 }
 
 // await waits for a page at most until a time. It reports whether the page has come.
 func (r *reads) await(page int, until float64) bool {
 	for r.pages[page].came < r.pages[page].bytes {
-		r.ask()
+		for i, reader := range r.readers {
+			if i > 0 {
+				reader.goOn()
+			}
+			reader.ask()
+		}
 		next := 0
 		for i, a := range r.answers {
 			if a.at < r.answers[next].at {
@@ -102,34 +135,47 @@ func (r *reads) await(page int, until float64) bool {
 		}
 		r.now = a.at
 		r.answers = append(r.answers[:next], r.answers[next+1:]...)
-		p := &r.pages[a.page]
-		p.running--
-		if a.bytes == 0 {
-			p.heads++
-			continue
-		}
-		p.came += a.bytes
-		p.way.running--
+		a.page.got(a.bytes)
 	}
 	return true
+}
+
+// goOn makes room behind the pages that have come: there is always another page like the first.
+func (r *reads) goOn() {
+	for r.used < len(r.pages) && r.pages[r.used].came >= r.pages[r.used].bytes {
+		r.used++
+	}
+	for first := r.pages[0]; len(r.pages) < r.used+r.atOnce; {
+		r.pages = append(r.pages, &reading{way: first.way, bytes: first.bytes})
+	}
+}
+
+func (p *reading) got(bytes float64) {
+	p.running--
+	if bytes == 0 {
+		p.heads++
+		return
+	}
+	p.came += bytes
+	p.way.running--
 }
 
 // ask sends the requests that may be on the way now.
 func (r *reads) ask() {
 	for i := r.used; i < min(r.used+r.atOnce, len(r.pages)); i++ {
-		p := &r.pages[i]
+		p := r.pages[i]
 		w := p.way
-		if p.heads < w.heads && p.running == 0 {
+		if p.heads < w.heads() && p.running == 0 {
 			p.running++
-			r.answers = append(r.answers, answer{at: r.now + w.RoundTrip, page: i})
+			r.answers = append(r.answers, answer{at: r.now + w.roundTrip(), page: p})
 		}
-		for p.heads == w.heads && p.asked < p.bytes && p.running < stepsOfPage && w.running < stepsOfPages {
-			n := min(stepBytes, p.bytes-p.asked)
+		for p.heads == w.heads() && p.asked < p.bytes && p.running < stepsOfPage && w.running < stepsOfPages {
+			n, trip := min(stepBytes, p.bytes-p.asked), w.roundTrip()
 			p.asked += n
 			p.running++
 			w.running++
-			w.free = max(w.free, r.now+w.RoundTrip/2) + n/w.BytesPerSecond
-			r.answers = append(r.answers, answer{w.free + w.RoundTrip/2, n, i})
+			w.free = max(w.free, r.now+trip/2) + n/w.BytesPerSecond
+			r.answers = append(r.answers, answer{w.free + trip/2, n, p})
 		}
 	}
 }
