@@ -251,20 +251,16 @@ func (w *world) pick(t *rapid.T) pagefile.Name {
 
 // sleep lets the machine that collects next sleep at one of its next requests, while others go on.
 func (w *world) sleep(t *rapid.T) {
-	after, asleep := rapid.IntRange(1, 40).Draw(t, "sleeps after"), false
+	var after atomic.Int32 // requests, of which some run at the same time
+	after.Store(rapid.Int32Range(1, 40).Draw(t, "sleeps after"))
 	w.sleeper = rapid.SampledFrom(w.machines).Draw(t, "sleeper")
 	w.before = func(r *http.Request) {
-		if list := r.URL.Query().Get("prefix"); asleep || r.Method != http.MethodDelete && list == "" {
+		if list := r.URL.Query().Get("prefix"); r.Method != http.MethodDelete && list == "" || after.Add(-1) != 0 {
 			return
 		}
-		if after--; after > 0 {
-			return
-		}
-		asleep = true
 		for range rapid.IntRange(1, 8).Draw(t, "steps meanwhile") {
 			w.step(t)
 		}
-		w.before = nil
 	}
 	w.sleeper.collect(room.Demand{Room: worldPage, Before: w.time().Add(time.Hour)})
 	w.before, w.sleeper = nil, nil
