@@ -48,7 +48,7 @@ func TestWithRoomForAll(t *testing.T) {
 		}
 	}
 	alone := Alone
-	alone.Boxes = 1
+	alone.Boxes, alone.LocalBytes = 1, 1e15
 	row := run(t, alone, requests)
 	require.InDelta(t, best(requests), row.Given, 1e-12)
 	require.Zero(t, row.BytesTo+row.BytesFrom)
