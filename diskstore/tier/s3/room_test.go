@@ -238,15 +238,13 @@ func (w *world) step(t *rapid.T) {
 
 // pick picks a page by its number.
 func (w *world) pick(t *rapid.T) pagefile.Name {
-	for {
-		name := pagefile.Name{Fingerprint: tiertest.Fingerprint, Class: pagefile.ClassPage}
-		binary.BigEndian.PutUint32(name.Key[4:], rapid.Uint32Range(1, w.made).Draw(t, "page"))
-		for w.pages[name] == nil {
-			n := binary.BigEndian.Uint32(name.Key[4:])%w.made + 1
-			binary.BigEndian.PutUint32(name.Key[4:], n)
-		}
-		return name
+	name := pagefile.Name{Fingerprint: tiertest.Fingerprint, Class: pagefile.ClassPage}
+	binary.BigEndian.PutUint32(name.Key[4:], rapid.Uint32Range(1, w.made).Draw(t, "page"))
+	for w.pages[name] == nil {
+		n := binary.BigEndian.Uint32(name.Key[4:])%w.made + 1
+		binary.BigEndian.PutUint32(name.Key[4:], n)
 	}
+	return name
 }
 
 // sleep lets the machine that collects next sleep at one of its next requests, while others go on.
