@@ -2,6 +2,7 @@ package checked
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -43,6 +44,8 @@ func TestFarDamageIsProven(t *testing.T) {
 			})
 			require.Error(t, err)
 			require.Equal(t, 2, reads)
+			_, err = p.Open(t.Context(), tiertest.Page(1), func(tier.Blob) error { reads++; return nil })
+			require.Equal(t, test.differ && test.far, errors.Is(err, tier.ErrNotFound), "it is not used here")
 			require.Equal(t, test.moved, moved)
 			require.Equal(t, test.moved, len(failed) == 0, "it is said")
 		})

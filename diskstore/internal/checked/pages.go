@@ -59,7 +59,8 @@ func NotUsed(err error) bool {
 
 // Open opens a page's file and runs check on it. One failed read proves nothing, because memory, controllers
 // and networks fail as well. So a file that check finds damaged is opened again, past this machine's cache,
-// and checked again. A file that fails twice is condemned, in a far tier only where both find the same damage.
+// and checked again. A file that fails twice is condemned; in a far tier only where both find the same damage, and
+// else it counts as not stored here.
 //
 // The caller closes the returned Blob.
 func (p *Pages) Open(ctx context.Context, name pagefile.Name, check func(tier.Blob) error) (tier.Blob, error) {
@@ -74,6 +75,9 @@ func (p *Pages) Open(ctx context.Context, name pagefile.Name, check func(tier.Bl
 	case err == nil && !errors.Is(first, tier.ErrStale):
 		p.Bad.readWrong(p.opt.Log, p.opt.Name, name, first)
 	case p.opt.Far && !tier.SameDamage(first, err): // others may read it well
+		if info.Name != (pagefile.Name{}) {
+			p.Bad.Note(info, 0)
+		}
 		err = fmt.Errorf("two reads differ: %v, then %v", first, err)
 	case errors.Is(err, tier.ErrStale): // the file is replaced faster than it can be read
 		err = fmt.Errorf("%w (%w)", err, tier.ErrNotFound)

@@ -2,13 +2,13 @@ package s3
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -164,30 +164,30 @@ func testPartsOfAnUpload(t *testing.T, endpoint string) {
 		content[i] = byte(i * i >> 7)
 	}
 	name := tiertest.Page(1)
-	var replaced atomic.Int32
+	write := func(ctx context.Context) (tier.Committed, error) {
+		up, err := tr.Create(ctx, name)
+		if err != nil {
+			return tier.Committed{}, err
+		}
+		defer up.Abort()
+		for part := range slices.Chunk(content, 1<<20) {
+			if err := up.Write(ctx, part); err != nil {
+				return tier.Committed{}, err
+			}
+		}
+		return up.Commit(ctx, time.Now())
+	}
 	g, ctx := errgroup.WithContext(t.Context())
-	const writers = 3
-	for range writers {
+	for range 3 {
 		g.Go(func() error {
-			up, err := tr.Create(ctx, name)
-			if err != nil {
-				return err
-			}
-			defer up.Abort()
-			for part := range slices.Chunk(content, 1<<20) {
-				if err := up.Write(ctx, part); err != nil {
-					return err
-				}
-			}
-			done, err := up.Commit(ctx, time.Now())
-			if done.Replaced {
-				replaced.Add(1)
-			}
+			_, err := write(ctx) // SeaweedFS may take two of these for the first
 			return err
 		})
 	}
 	require.NoError(t, g.Wait())
-	require.EqualValues(t, writers-1, replaced.Load(), "each but the first has replaced one")
+	last, err := write(t.Context())
+	require.NoError(t, err)
+	require.True(t, last.Replaced)
 	blob, err := tr.Open(t.Context(), name, false)
 	require.NoError(t, err)
 	got := make([]byte, len(content))
