@@ -103,7 +103,7 @@ func (s *sequence) keeps(tokens []int32, ends bool) (held int) {
 	held = commonPrefix(s.tokens, tokens)
 	s.rewound(held)
 	if ends && min(held, len(tokens)-1) < min(s.loaded, len(s.tokens)) {
-		held, s.loaded = 0, 0
+		held, s.loaded, s.tokens = 0, 0, nil
 	}
 	return held
 }

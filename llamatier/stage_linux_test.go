@@ -50,23 +50,33 @@ func TestWhereChatsPart(t *testing.T) {
 }
 
 // TestAChatComesBackForAnother that begins with the same system prompt: from there, if it is known where
-// messages of users begin. Otherwise the second one shows where chats part.
+// messages of users begin. Otherwise the second one shows where chats part. It does so whether or not the chat
+// was expected to go on.
 func TestAChatComesBackForAnother(t *testing.T) {
 	for name, test := range map[string]struct {
-		user []int32
-		want [3]int
+		user    []int32
+		expects bool
+		want    [3]int
 	}{
-		"messages are known":     {[]int32{1011, 7}, [3]int{0, 300, 300}},
-		"messages are not known": {nil, [3]int{0, 0, 300}},
+		"messages are known":               {[]int32{1011, 7}, false, [3]int{0, 300, 300}},
+		"messages are not known":           {nil, false, [3]int{0, 0, 300}},
+		"messages are known, expected":     {[]int32{1011, 7}, true, [3]int{0, 300, 300}},
+		"messages are not known, expected": {nil, true, [3]int{0, 0, 300}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &world{t: t, hybrid: true, change: func(o *Options) { o.UserStart = test.user }}
+			var last []int32
 			for i, want := range test.want {
 				w.start(1, 4000)
+				if test.expects {
+					w.tier.Expect(last)
+					w.tier.storing.Wait()
+				}
 				tokens := slices.Concat(prompt(1, 300), []int32{1011, 7}, prompt(2+i, 300), opening)
 				require.Equal(t, want, w.ask(ask(tokens), 30), "chat %d", i)
 				w.killed()
-				require.Equal(t, 602, w.ask(ask(append(tokens, prompt(9, 100)...)), 1), "the chat itself goes on")
+				last = append(tokens, prompt(9, 100)...)
+				require.Equal(t, 602, w.ask(ask(last), 1), "the chat itself goes on")
 				w.tier.Flush(t.Context())
 			}
 		})

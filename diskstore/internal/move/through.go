@@ -20,8 +20,9 @@ const (
 	ThroughMost = 1024
 
 	throughBatch = 64              // names of one look-up
-	throughTries = 3               // failures of a page while the remote tier answers, after which it is given up
-	throughAgain = time.Minute     // from a failure to the next attempt, unless a page is stored before
+	throughTries = 6               // failures of a page while the remote tier answers, after which it is given up
+	throughSoon  = time.Second     // from a failure to the next attempt, unless a page is stored before
+	throughLate  = time.Minute     // the same after several failures, each of which doubles the time
 	standBack    = 5 * time.Second // longest wait for Reads and Puts before a page
 	markSlack    = 2 * time.Minute // recencies of new pages are earlier than their storing by less
 	giveWay      = 2 * time.Second // wait for another host that writes the same pages
@@ -47,6 +48,7 @@ type Through struct {
 	waiting []pagefile.Name
 	dropped bool // some page found no place in waiting
 	tries   int  // of the first one
+	again   time.Duration
 }
 
 // Waiting is the number of pages that wait.
@@ -80,7 +82,15 @@ func (t *Through) done(name pagefile.Name) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.waiting = slices.DeleteFunc(t.waiting, func(n pagefile.Name) bool { return n == name })
-	t.tries = 0
+	t.tries, t.again = 0, 0
+}
+
+// later is the time from a failure to the next attempt.
+func (t *Through) later() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.again = min(max(2*t.again, throughSoon), throughLate)
+	return t.again
 }
 
 func (t *Through) batch() []pagefile.Name {
@@ -127,7 +137,7 @@ func (t *Through) drain(ctx context.Context) {
 			return
 		}
 		if t.Resting() || t.spent(t.page.Load()) || !t.next(ctx, names) {
-			t.Clock.Start(throughAgain, t.submit)
+			t.Clock.Start(t.later(), t.submit)
 			return
 		}
 	}

@@ -3,6 +3,7 @@ package move
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,4 +34,15 @@ func TestAPageMovesAlone(t *testing.T) {
 	leave()
 	require.NoError(t, <-next)
 	require.Empty(t, b.moving)
+}
+
+// TestLater: the time to the next attempt grows from failure to failure, up to a minute, and begins anew with a page
+// that is done.
+func TestLater(t *testing.T) {
+	var through Through
+	for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+		require.Equal(t, want*time.Second, through.later())
+	}
+	through.done(pagefile.Name{})
+	require.Equal(t, throughSoon, through.later())
 }
