@@ -363,6 +363,11 @@ func (c *checker) readFile(ctx context.Context, s *pagefile.Checker, path string
 	if err != nil {
 		return err
 	}
+	return checkBlob(ctx, s, blob, name)
+}
+
+// checkBlob checks the page of that name, and closes it.
+func checkBlob(ctx context.Context, s *pagefile.Checker, blob tier.Blob, name pagefile.Name) error {
 	defer blob.Close()
 	h, err := s.Check(ctx, blob)
 	if err != nil {

@@ -101,10 +101,5 @@ func readObject(ctx context.Context, t tier.Tier, s *pagefile.Checker, name page
 	if err != nil {
 		return err
 	}
-	defer blob.Close()
-	h, err := s.Check(ctx, blob)
-	if err != nil {
-		return err
-	}
-	return h.CheckName(name)
+	return checkBlob(ctx, s, blob, name)
 }

@@ -1,6 +1,7 @@
 package pagefile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -153,6 +154,24 @@ type sectionReader struct {
 	pieces []piece
 	turns  chan struct{} // one element per running read
 	taken  atomic.Int64  // pieces that a goroutine has begun to read; the footer is behind the last
+	damage damage
+}
+
+// damage is the first damaged part of a page, by its place: two reads of one damaged file report the same.
+type damage struct {
+	found atomic.Bool
+	mu    sync.Mutex
+	piece int
+	err   error
+}
+
+func (d *damage) add(piece int, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.err == nil || piece < d.piece {
+		d.piece, d.err = piece, err
+	}
+	d.found.Store(true)
 }
 
 // readAll reads all pieces and the footer, and passes each section to pass.
@@ -167,39 +186,45 @@ func readAll(ctx context.Context, blob Source, h *Header, sel Selection, c *Code
 		workers = min(atOnce, len(r.pieces)+1)
 	}
 	if workers == 1 {
-		return r.run(ctx)
+		return cmp.Or(r.run(ctx), r.damage.err)
 	}
-	group, ctx := errgroup.WithContext(ctx) // ctx ends with the first error
+	group, ctx := errgroup.WithContext(ctx) // ctx ends with the first error, and not with damage
 	for range workers {
 		group.Go(func() error { return r.run(ctx) })
 	}
-	return group.Wait()
+	return cmp.Or(group.Wait(), r.damage.err)
 }
 
-// run reads and uses pieces until all are taken.
+// run reads and uses pieces until all are taken or one is damaged. Those taken before it are finished.
 func (r *sectionReader) run(ctx context.Context) error {
 	for {
 		r.turns <- struct{}{}
 		i := int(r.taken.Add(1)) - 1
-		if i > len(r.pieces) || ctx.Err() != nil {
+		if i > len(r.pieces) || ctx.Err() != nil || r.damage.found.Load() {
 			<-r.turns
 			return ctx.Err()
 		}
-		if i == len(r.pieces) {
-			err := readFooter(ctx, r.blob, r.h)
-			<-r.turns
-			return err
-		}
-		bytes, err := r.read(ctx, r.pieces[i])
-		<-r.turns
-		if err == nil {
-			err = r.usePiece(r.pieces[i], *bytes)
-			putScratch(bytes)
-		}
-		if err != nil {
+		if err := r.take(ctx, i); errors.Is(err, ErrDamaged) {
+			r.damage.add(i, err)
+		} else if err != nil {
 			return err
 		}
 	}
+}
+
+// take reads and uses piece i, or the footer behind the last, and gives back the turn to read.
+func (r *sectionReader) take(ctx context.Context, i int) error {
+	if i == len(r.pieces) {
+		defer func() { <-r.turns }()
+		return readFooter(ctx, r.blob, r.h)
+	}
+	bytes, err := r.read(ctx, r.pieces[i])
+	<-r.turns
+	if err != nil {
+		return err
+	}
+	defer putScratch(bytes)
+	return r.usePiece(r.pieces[i], *bytes)
 }
 
 // read reads a piece of the file. The caller puts the result back.

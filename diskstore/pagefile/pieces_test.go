@@ -2,6 +2,7 @@ package pagefile
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -100,6 +101,31 @@ func TestPiecesReadAtOnce(t *testing.T) {
 		require.NoError(t, ReadPayload(ctx, deep, h, h.All(), theCodec(t), buf))
 		require.Equal(t, want, deep.most.Load())
 		require.Equal(t, p.Payload, buf)
+	}
+}
+
+// TestTheFirstDamageIsReported: of a page that is damaged in several pieces, each read reports the first one,
+// whichever is found first. Two reads that report the same condemn a file.
+func TestTheFirstDamageIsReported(t *testing.T) {
+	p := pageOf(t, largeSections(), testFingerprint(1), prompt(1, testTokens))
+	blob := memBlob(encodeFile(t, p, testTokens, false))
+	h, err := ReadHeader(ctx, blob)
+	require.NoError(t, err)
+	pieces := h.pieces(h.All())
+	for _, piece := range pieces[1:] {
+		off, _ := h.span(h.All(), piece)
+		blob[off] ^= 1
+	}
+	blob[len(blob)-1] ^= 1
+	want := fmt.Sprintf("section %d ", pieces[1].first)
+	buf := make([]byte, p.Layout.Size())
+	for range 50 {
+		for _, atOnce := range []int32{1, int32(len(pieces) + 1)} {
+			source := &deepSource{Source: blob, want: atOnce, enough: make(chan struct{})}
+			err := ReadPayload(ctx, source, h, h.All(), theCodec(t), buf)
+			require.ErrorIs(t, err, ErrDamaged)
+			require.ErrorContains(t, err, want)
+		}
 	}
 }
 
