@@ -128,13 +128,13 @@ staticcheck: ## Run staticcheck, at the version that tools/go.mod pins
 
 .PHONY: shellcheck
 shellcheck: ## Check the shell scripts
-	shellcheck .ci/run .ci/shell scripts/build-llama-server scripts/check-plain-git scripts/deps scripts/fuzz scripts/gpu-llama.sh scripts/gpu-suite.sh scripts/homebrew scripts/install.sh scripts/kvcached-tools scripts/llama-clients scripts/llama-newest scripts/native-hash scripts/nfs-packages scripts/nginx scripts/release scripts/team-servers scripts/test-llama-upstream scripts/test-long scripts/test-newcomer scripts/test-release scripts/test-shards
+	shellcheck .ci/run .ci/shell scripts/build-llama-server scripts/check-plain-git scripts/debian-servers scripts/deps scripts/fuzz scripts/gpu-llama.sh scripts/gpu-suite.sh scripts/homebrew scripts/install.sh scripts/kvcached-tools scripts/llama-clients scripts/llama-newest scripts/native-hash scripts/nfs-packages scripts/release scripts/team-servers scripts/test-llama-upstream scripts/test-long scripts/test-newcomer scripts/test-release scripts/test-shards
 
 # Without them, tests of a team's engines and of its gateway skip, and fail where CI=true.
 .PHONY: test-servers
 test-servers: ## Install the servers that tests start, below build/
 	scripts/team-servers || [ "$${CI:-}" != true ]
-	scripts/nginx
+	scripts/debian-servers
 
 # Packages where goroutines meet run under the race detector, which takes four times as long.
 # Tests of the store that try thousands of states one after another leave it out by themselves.

@@ -26,14 +26,14 @@ type boxes struct {
 	gateway *http.Client
 }
 
-// startGateway starts the nginx of scripts/nginx with the documented configuration.
+// startGateway starts the nginx of scripts/debian-servers with the documented configuration.
 func startGateway(t *testing.T) *boxes {
 	unpacked, err := filepath.Abs(filepath.Join(root, "build", "nginx"))
 	require.NoError(t, err)
 	nginx := filepath.Join(unpacked, "usr", "sbin", "nginx")
 	if _, err := os.Stat(nginx); err != nil {
-		require.NotEqual(t, "true", os.Getenv("CI"), "run scripts/nginx")
-		t.Skip("no nginx: run scripts/nginx: ", err)
+		require.NotEqual(t, "true", os.Getenv("CI"), "run scripts/debian-servers")
+		t.Skip("no nginx: run scripts/debian-servers: ", err)
 	}
 	dir, err := os.MkdirTemp("", "gateway") // a socket's path has 100 bytes at most
 	require.NoError(t, err)

@@ -35,9 +35,9 @@ func (h Host) start(t testing.TB, path string, args []string, ready func() error
 	return Start(t, command[0], command[1:], ready)
 }
 
-// Find returns the path of a program: that in an environment variable, or build/team/bin/PROGRAM in the
-// repository around the working directory. Without one Find skips the test, or fails it where CI=true.
-func Find(t testing.TB, variable, program string) string {
+// Find returns the path of a program: that in an environment variable, or the one below build in the repository
+// around the working directory. Without one Find skips the test, or fails it where CI=true.
+func Find(t testing.TB, variable, below string) string {
 	t.Helper()
 	if path := os.Getenv(variable); path != "" {
 		return path
@@ -48,16 +48,16 @@ func Find(t testing.TB, variable, program string) string {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err != nil {
 			continue
 		}
-		path := filepath.Join(dir, "build", "team", "bin", program)
+		path := filepath.Join(dir, "build", below)
 		if _, err := os.Stat(path); err == nil {
 			return path
 		}
 	}
-	const missing = "no %s: run scripts/team-servers, or name one in %s"
+	const missing = "no build/%s: run make test-servers, or name one in %s"
 	if os.Getenv("CI") == "true" {
-		t.Fatalf(missing, program, variable)
+		t.Fatalf(missing, below, variable)
 	}
-	t.Skipf(missing, program, variable)
+	t.Skipf(missing, below, variable)
 	return ""
 }
 

@@ -12,11 +12,30 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Credentials of a server of [Weed].
+// Credentials of a server of [Weed] or [VersityGW].
 const (
 	WeedAccess = "access"
 	WeedSecret = "secret"
 )
+
+// VersityGW starts another server that speaks S3, a program at path, on the files of a directory, and returns its
+// address.
+func VersityGW(t testing.TB, path string) (endpoint string) {
+	t.Helper()
+	at := net.JoinHostPort("127.0.0.1", freePorts(t, 1)[0])
+	endpoint = "http://" + at
+	Start(t, path, []string{"--access", WeedAccess, "--secret", WeedSecret, "--port", at, "posix", t.TempDir()}, func() error { return reachable(endpoint) })
+	return endpoint
+}
+
+// reachable reports a server that answers no request.
+func reachable(endpoint string) error {
+	answer, err := http.Get(endpoint)
+	if err == nil {
+		err = answer.Body.Close()
+	}
+	return err
+}
 
 // grpcAbove is the distance of weed's ports for gRPC from the others.
 const grpcAbove = 10_000
@@ -31,7 +50,7 @@ func Weed(t testing.TB) (*Server, string) {
 // Weed starts SeaweedFS on a host, and returns also the folder with what it stores.
 func (h Host) Weed(t testing.TB) (server *Server, endpoint, dir string) {
 	t.Helper()
-	path := Find(t, "KVTIER_WEED", "weed")
+	path := Find(t, "KVTIER_WEED", "team/bin/weed")
 	dir = t.TempDir()
 	config := filepath.Join(t.TempDir(), "s3.json")
 	identities := fmt.Sprintf(`{"identities": [{"name": "test", "credentials": [{"accessKey": %q, "secretKey": %q}], "actions": ["Admin"]}]}`, WeedAccess, WeedSecret)
@@ -52,13 +71,7 @@ func (h Host) Weed(t testing.TB) (server *Server, endpoint, dir string) {
 		"-master.port", ports[0], "-volume.port", ports[1], "-filer", "-filer.port", ports[2], "-s3", "-s3.port", ports[3],
 		"-filer.localSocket", filepath.Join(dir, "filer"), "-s3.localSocket", filepath.Join(dir, "s3"),
 		"-s3.config", config, "-s3.port.iceberg", "0", "-s3.port.lance", "0", "-master.telemetry=false", "-volume.max", "20", "-master.volumeSizeLimitMB", "64",
-	}, func() error {
-		answer, err := http.Get(endpoint)
-		if err == nil {
-			err = answer.Body.Close()
-		}
-		return err
-	})
+	}, func() error { return reachable(endpoint) })
 	return server, endpoint, dir
 }
 

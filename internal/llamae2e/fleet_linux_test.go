@@ -155,8 +155,8 @@ type fleet struct {
 // box or to the engine, no request fails, takes for ever or gets another answer.
 func TestFleet(t *testing.T) {
 	tree(t)
-	engines.Find(t, "KVTIER_VALKEY_SERVER", "valkey-server")
-	engines.Find(t, "KVTIER_WEED", "weed")
+	engines.Find(t, "KVTIER_VALKEY_SERVER", "team/bin/valkey-server")
+	engines.Find(t, "KVTIER_WEED", "team/bin/weed")
 	if !inOwnNetwork(t) {
 		return
 	}

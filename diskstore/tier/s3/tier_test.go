@@ -27,15 +27,32 @@ const bucketName = "pages"
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestWeed runs the tests that need a server on one, each below a prefix of its own.
+// TestWeed runs the tests that need a server on SeaweedFS.
 func TestWeed(t *testing.T) {
+	onServer(t, func(t *testing.T) string {
+		_, endpoint := engines.Weed(t)
+		return endpoint
+	})
+}
+
+// TestVersityGW runs them on another server.
+func TestVersityGW(t *testing.T) {
+	path := os.Getenv("KVTIER_VERSITYGW")
+	if path == "" {
+		t.Skip("to build the server takes minutes: run make test-long PARTS=team")
+	}
+	onServer(t, func(t *testing.T) string { return engines.VersityGW(t, path) })
+}
+
+// onServer runs the tests that need a server on one, each below a prefix of its own.
+func onServer(t *testing.T, start func(*testing.T) (endpoint string)) {
 	for name, value := range map[string]string{
 		"AWS_ACCESS_KEY_ID": engines.WeedAccess, "AWS_SECRET_ACCESS_KEY": engines.WeedSecret, "AWS_EC2_METADATA_DISABLED": "true",
 		"AWS_CONFIG_FILE": os.DevNull, "AWS_SHARED_CREDENTIALS_FILE": os.DevNull,
 	} {
 		t.Setenv(name, value)
 	}
-	_, endpoint := engines.Weed(t)
+	endpoint := start(t)
 	makeBucket(t, endpoint)
 	for name, run := range map[string]func(t *testing.T, endpoint string){
 		"conditions": testConditions, "long chain": testALongChain, "hole": testAHole, "parts": testPartsOfAnUpload, "replaced": testAPageThatIsReplaced, "faults": testFaults,

@@ -5,12 +5,14 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -134,6 +136,11 @@ func TestContract(t *testing.T) {
 // TestContractAsDocumentedUser: the rights that doc.go names are enough, and the keys stay below the prefix.
 func TestContractAsDocumentedUser(t *testing.T) {
 	_, socket := engines.Valkey(t)
+	contractAsUser(t, socket, func(t *testing.T) tier.Tier { return openAt(t, "unix://kvtier:secret@"+socket+"?prefix=mine:") })
+}
+
+// contractAsUser runs the contract as the user of doc.go.
+func contractAsUser(t *testing.T, socket string, open func(*testing.T) tier.Tier) {
 	text, err := os.ReadFile("doc.go")
 	require.NoError(t, err)
 	rule := regexp.MustCompile(`(?s)ACL SETUSER.*?\+time\n`).FindString(string(text))
@@ -141,7 +148,7 @@ func TestContractAsDocumentedUser(t *testing.T) {
 	ask(t, openAt(t, "unix://"+socket), strings.Fields(rule)...)
 	tiertest.Contract(t, func(t *testing.T) tier.Tier {
 		ask(t, openAt(t, "unix://"+socket), "FLUSHALL")
-		return openAt(t, "unix://kvtier:secret@"+socket+"?prefix=mine:")
+		return open(t)
 	})
 }
 
@@ -444,55 +451,36 @@ func TestAccountLosesNoChange(t *testing.T) {
 	require.Len(t, ids, 2)
 }
 
-// TestTLS: a proxy gives a server TLS.
-func TestTLS(t *testing.T) {
-	_, socket := engines.Valkey(t)
+// TestRedisWithTLS: the other server of that protocol, over TLS, as the documented user. A certificate that nobody
+// vouches for is refused.
+func TestRedisWithTLS(t *testing.T) {
 	web := httptest.NewTLSServer(nil) // for its certificate
+	web.Close()
 	roots := x509.NewCertPool()
 	roots.AddCert(web.Certificate())
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: web.TLS.Certificates})
+	key, err := x509.MarshalPKCS8PrivateKey(web.TLS.Certificates[0].PrivateKey)
 	require.NoError(t, err)
-	web.Close()
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer listener.Close()
-	running.Add(1)
-	go func() {
-		defer running.Done()
-		for {
-			above, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			running.Add(1)
-			go func() {
-				defer running.Done()
-				defer above.Close()
-				below, err := net.Dial("unix", socket)
-				if err != nil {
-					return
-				}
-				defer below.Close()
-				running.Add(1)
-				go func() {
-					defer running.Done()
-					defer above.Close()
-					_, _ = io.Copy(above, below)
-				}()
-				_, _ = io.Copy(below, above)
-			}()
-		}
-	}()
-	for _, scheme := range []string{"valkeys", "rediss"} {
-		address := scheme + "://" + listener.Addr().String() + "/3"
-		trusting, err := Open(address, Options{TLS: &tls.Config{RootCAs: roots}})
-		require.NoError(t, err)
-		_, err = put(trusting, tiertest.Page(1), []byte("page"), time.Now())
-		require.NoError(t, err)
-		require.NoError(t, trusting.Close())
-		_, err = openAt(t, address).Find(ctx, []pagefile.Name{tiertest.Page(1)}, false)
-		require.ErrorContains(t, err, "certificate")
+	file := func(kind string, bytes []byte) string {
+		path := filepath.Join(t.TempDir(), "pem")
+		require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: bytes}), 0o600))
+		return path
 	}
+	_, socket, at := engines.RedisTLS(t, file("CERTIFICATE", web.Certificate().Raw), file("PRIVATE KEY", key))
+	open := func(t *testing.T) tier.Tier {
+		tr, err := Open("rediss://kvtier:secret@"+at+"/?prefix=mine:", Options{TLS: &tls.Config{RootCAs: roots}})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, tr.Close()) })
+		return tr
+	}
+	contractAsUser(t, socket, open)
+
+	trusting, err := Open("valkeys://"+at+"/3", Options{TLS: &tls.Config{RootCAs: roots}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, trusting.Close()) }()
+	_, err = put(trusting, tiertest.Page(1), []byte("page"), time.Now())
+	require.NoError(t, err)
+	_, err = openAt(t, "valkeys://"+at+"/3").Find(ctx, []pagefile.Name{tiertest.Page(1)}, false)
+	require.ErrorContains(t, err, "certificate")
 	_, err = tier.Stat(ctx, openAt(t, "unix://"+socket+"?db=3"), tiertest.Page(1))
 	require.NoError(t, err)
 	_, err = tier.Stat(ctx, openAt(t, "unix://"+socket), tiertest.Page(1))
