@@ -198,9 +198,9 @@ func (d *Files) Weights(path string) (string, error) {
 }
 
 // computes matches the names of libraries that decide low bits: those of ggml and llama.cpp, and
-// GPU makers' libraries for matrix products, in any directory. The C library and drivers are left out:
+// libraries for matrix products, in any directory. The C library and drivers are left out:
 // with them, every update of the system would make all pages useless.
-var computes = regexp.MustCompile(`(?i)ggml|libllama|libmtmd|cublas|cudart|hipblas|rocblas|amdhip`)
+var computes = regexp.MustCompile(`(?i)ggml|libllama|libmtmd|blas|blis|libmkl|cudart|amdhip`)
 
 // isLibrary matches the names of shared libraries of all systems.
 var isLibrary = regexp.MustCompile(`(?i)\.(so(\.[0-9.]+)?|dylib|dll)$`)

@@ -194,6 +194,7 @@ func TestMappedLibrariesThatCompute(t *testing.T) {
 7f019000-7f01a000 r-xp 00000000 08:01 108 /usr/lib/libfoo.so (deleted)
 7f01b000-7f01c000 r-xp 00000000 08:01 110 /usr/lib/x86_64-linux-gnu/libllama.so.0.0.10488
 7f01b000-7f01c000 r--p 00000000 08:01 109 /home/user/ggml-model.gguf
+7f01d000-7f01e000 r-xp 00000000 08:01 111 /usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblasp-r0.3.21.so
 `
 	dirs := []string{"/opt/my tools/lib/ollama", "/opt/my tools/lib/ollama/cuda_v12"}
 	paths, err := Mapped(maps, dirs)
@@ -204,6 +205,7 @@ func TestMappedLibrariesThatCompute(t *testing.T) {
 		"/opt/my tools/lib/ollama/cuda_v12/libhelper.so",
 		"/opt/my tools/lib/ollama/libggml-base.so.0.0.0",
 		"/usr/lib/x86_64-linux-gnu/libllama.so.0.0.10488",
+		"/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblasp-r0.3.21.so",
 		"/usr/local/cuda/lib64/libcublas.so.12",
 	}, paths)
 	_, err = Mapped("7f00a000-7f00b000 r-xp 0 08:01 1 /opt/lib/libggml-cpu.so (deleted)\n", nil)

@@ -52,6 +52,22 @@ func TestTheSplitOfLayersCounts(t *testing.T) {
 	require.Contains(t, numerics("-ngl", "16"), split)
 }
 
+// TestALibraryThatChoosesByTheProcessor: its version counts, and the processor.
+func TestALibraryThatChoosesByTheProcessor(t *testing.T) {
+	identity := func() map[string]string { return identify(t, &llamastate.Shape{}) }
+	dir, before := t.TempDir(), identity()
+	mapLibrary(t, filepath.Join(dir, "libopenblasp-r0.3.21.so"))
+	with := identity()
+	require.NotEqual(t, before[tierenv.KeyEngine], with[tierenv.KeyEngine])
+	text, err := os.ReadFile("/proc/cpuinfo")
+	require.NoError(t, err)
+	for _, kind := range processors(string(text)) {
+		require.Contains(t, with[tierenv.KeyNumerics], kind)
+	}
+	const cores = "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 207\nmodel name\t: Xeon  4\nflags\t: fpu\n\nprocessor\t: 1\nmodel\t\t: 207\nCPU part\t: 0xd40\n"
+	require.Equal(t, []string{"CPU part : 0xd40", "cpu family : 6", "model : 207", "model name : Xeon 4"}, processors(cores))
+}
+
 // mapLibrary has this process map a library until the test ends.
 func mapLibrary(t *testing.T, path string) {
 	require.NoError(t, os.WriteFile(path, []byte("code"), 0o600))

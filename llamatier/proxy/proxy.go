@@ -77,7 +77,10 @@ func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler
 			r.SetURL(target)
 			r.Out.Host = r.In.Host
 			r.Out.URL.RawQuery = r.In.URL.RawQuery // ReverseProxy drops members that it cannot read
-			r.Out.Header["Accept-Encoding"] = r.In.Header["Accept-Encoding"]
+
+			for _, asSent := range []string{"Accept-Encoding", "Authorization", "X-Api-Key"} { // whatever Connection names
+				r.Out.Header[asSent] = r.In.Header[asSent]
+			}
 		},
 		Transport: e.Client.Transport,
 		ModifyResponse: func(res *http.Response) error {

@@ -370,6 +370,27 @@ func TestWithTenantsSlotsAreOff(t *testing.T) {
 	}
 }
 
+// TestTheEngineGetsTheKeyThatWasJudged: Connection takes no key away, behind which another one would count.
+func TestTheEngineGetsTheKeyThatWasJudged(t *testing.T) {
+	l := &letters{held: make([]string, 1), tasks: make([]int, 1)}
+	e := listen(t, func(w http.ResponseWriter, r *http.Request) {
+		if key := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "); key == "no" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		l.ServeHTTP(w, r)
+	})
+	h := loaded(e, Ours{Tenants: listed, Keys: true}, slog.New(slog.DiscardHandler))
+	h.Use(aTier(t, e, 1, h.log))
+	url := web(t, h)
+	require.Equal(t, http.StatusOK, asking(t.Context(), h, "/completion", "blue", "", "secret", "").Code)
+	for path, method := range map[string]string{"/completion": http.MethodPost, "/embedding": http.MethodPost, "/slots": http.MethodGet} {
+		header := http.Header{"Authorization": {"Bearer no"}, "X-Api-Key": {"red-1"}, "Connection": {"authorization, x-api-key"}}
+		status, answer := send(t, method, url+path, `{"prompt":"secret"}`, header)
+		require.Equal(t, http.StatusUnauthorized, status, "%s %s", path, answer)
+	}
+}
+
 // TestATenantsTextsAreItsOwn: what another one has sent makes nothing quicker.
 func TestATenantsTextsAreItsOwn(t *testing.T) {
 	h, _ := recalling(t, nil, nil)
