@@ -87,7 +87,11 @@ func open(a address, dial dialer) (*Tier, error) {
 			if !ready {
 				return nil, tier.ErrClosed
 			}
-			return dial(ctx, a.network, host)
+			conn, err := dial(ctx, a.network, host)
+			if err != nil {
+				return nil, err
+			}
+			return &answers{Conn: conn}, nil
 		},
 		ForceSingleClient: true, DisableAutoPipelining: true, DisableCache: true,
 		ClientSetInfo:    valkey.DisableClientSetInfo, // Redis 7.0 has no such command
