@@ -208,7 +208,7 @@ func (u *uses) decode(content []byte, at time.Time) {
 // readUses reads the uses of all processes, and returns the keys of the objects that a collector folds, and the ETag
 // of what was folded before. That is read last: an object that is gone by then was folded.
 func (t *Tier) readUses(ctx context.Context) (notes []string, etag string, err error) {
-	found, err := t.list(ctx, usesFolder)
+	found, err := t.list(ctx, usesFolder, listMost)
 	if err != nil {
 		return nil, "", err
 	}
