@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +19,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/tier/guard"
 	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 )
 
@@ -138,4 +142,29 @@ func TestListingsWithoutAnEnd(t *testing.T) {
 	_, err := tr.Find(t.Context(), []pagefile.Name{tiertest.Page(1)}, false)
 	require.ErrorContains(t, err, "more than")
 	require.LessOrEqual(t, asked.Load(), int64(10))
+}
+
+// TestReadOnlyKey: a key that may only read does so, however often a write is refused.
+func TestReadOnlyKey(t *testing.T) {
+	f := newFake(time.Now)
+	tr := openBefore(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			refuse(http.StatusForbidden, "AccessDenied")(w, r, nil)
+			return
+		}
+		answer, err := f.Do(r)
+		if err == nil {
+			w.WriteHeader(answer.StatusCode)
+			_, _ = io.Copy(w, answer.Body)
+		}
+	})
+	guarded := guard.New(tr, time.Minute, time.Minute, slog.New(slog.DiscardHandler), time.Now, func() {})
+	for range 10 {
+		require.ErrorIs(t, guarded.Touch(t.Context(), tiertest.Page(1), time.Now()), tier.ErrNotFound)
+		up, err := guarded.Create(t.Context(), tiertest.Page(1))
+		require.NoError(t, err)
+		_, err = up.Commit(t.Context(), time.Now())
+		require.ErrorIs(t, err, fs.ErrPermission)
+		up.Abort()
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"strings"
 	"time"
@@ -196,6 +197,7 @@ var errNoBucket = fmt.Errorf("the bucket does not exist, make it or name another
 var meanings = map[string]error{
 	"NoSuchBucket": errNoBucket, "NoSuchKey": tier.ErrNotFound, "NotFound": tier.ErrNotFound,
 	"PreconditionFailed": errCondition, "ConditionalRequestConflict": errCondition,
+	"AccessDenied":  fs.ErrPermission, // also of a key that may only read
 	"QuotaExceeded": tier.ErrNoSpace, "XMinioStorageFull": tier.ErrNoSpace, "InsufficientStorage": tier.ErrNoSpace,
 }
 

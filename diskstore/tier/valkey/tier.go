@@ -154,9 +154,11 @@ func (t *Tier) failed(ctx context.Context, what string, err error) error {
 	if end, ok := ctx.Deadline(); ok && cause == nil && !time.Now().Before(end) {
 		cause = context.DeadlineExceeded // the connection's clock was faster than that of ctx
 	}
-	code, _, _ := strings.Cut(err.Error(), " ")
+	code, rest, _ := strings.Cut(err.Error(), " ")
 	if _, ok := valkey.IsValkeyErr(err); !ok {
 		code = ""
+	} else if code == "ACL" && strings.HasPrefix(rest, "failure in script") {
+		code = "NOPERM"
 	}
 	switch {
 	case t.closed.Load():
@@ -164,7 +166,7 @@ func (t *Tier) failed(ctx context.Context, what string, err error) error {
 	case cause != nil:
 	case code == "OOM":
 		cause = tier.ErrNoSpace
-	case code == "NOPERM", code == "READONLY":
+	case code == "NOPERM", code == "READONLY", code == "MISCONF", code == "NOREPLICAS": // it may be read
 		cause = fs.ErrPermission
 	case code == "MOVED", code == "CLUSTERDOWN":
 		return fmt.Errorf("%s in %s, which is a part of a Cluster, where kvtier keeps no tier: %v", what, t.where, err)
