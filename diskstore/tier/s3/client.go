@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
@@ -15,16 +16,22 @@ const (
 	otherBytes = 4 << 20 // 1000 objects of a listing
 )
 
+// answerIn bounds the wait for the beginning of an answer, whatever its context says: a listing has minutes.
+const answerIn = 10 * time.Second
+
 // client makes requests. It follows no redirect, which would take a page and its signature to another host, and
 // bounds the answers.
 type client struct{ *http.Transport }
 
 // newClient returns the client with the settings of AWS's, such as a bundle of certificates.
 func newClient(of aws.HTTPClient) aws.HTTPClient {
-	if built, ok := of.(*awshttp.BuildableClient); ok {
-		return client{built.GetTransport()}
+	built, ok := of.(*awshttp.BuildableClient)
+	if !ok {
+		return of
 	}
-	return of
+	c := client{built.GetTransport()} // a copy
+	c.ResponseHeaderTimeout = answerIn
+	return c
 }
 
 func (c client) Do(r *http.Request) (*http.Response, error) {

@@ -144,6 +144,17 @@ func TestListingsWithoutAnEnd(t *testing.T) {
 	require.LessOrEqual(t, asked.Load(), int64(10))
 }
 
+// TestNoAnswer: a store that takes requests and never answers is noticed, also in a listing that may take long.
+func TestNoAnswer(t *testing.T) {
+	tr := openBefore(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	c := tr.client.Options().HTTPClient.(client)
+	require.Equal(t, answerIn, c.ResponseHeaderTimeout)
+	c.ResponseHeaderTimeout = time.Millisecond
+	for call, do := range calls(tr) {
+		require.ErrorContains(t, do(context.Background()), "timeout awaiting response headers", call)
+	}
+}
+
 // TestReadOnlyKey: a key that may only read does so, however often a write is refused.
 func TestReadOnlyKey(t *testing.T) {
 	f := newFake(time.Now)
