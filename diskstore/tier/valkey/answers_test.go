@@ -1,6 +1,7 @@
 package valkey
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -76,6 +77,14 @@ func TestBrokenAnswers(t *testing.T) {
 			require.ErrorContains(t, err, want.Error(), "%.30q", answer)
 		}
 	}
+}
+
+// TestListsWithoutAnEnd: a server that tells the same elements again and again is an error.
+func TestListsWithoutAnEnd(t *testing.T) {
+	same := fmt.Sprintf("*%d\r\n", listAtOnce) + strings.Repeat("$1\r\nx\r\n", listAtOnce)
+	tr := openAt(t, answering(t, greeting, same, same, same))
+	_, err := tr.Branches(ctx, tiertest.Fingerprint, []byte{1})
+	require.ErrorContains(t, err, errRepeats.Error())
 }
 
 // TestAnswersInPieces: where an answer is divided changes nothing, and a pipeline may be answered up to the bounds.
