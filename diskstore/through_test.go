@@ -2,6 +2,7 @@ package diskstore
 
 import (
 	"context"
+	"io/fs"
 	"slices"
 	"sync"
 	"testing"
@@ -148,6 +149,44 @@ func TestTheNextProcessWritesThrough(t *testing.T) {
 	s = reopen(t, s, o)
 	require.NoError(t, s.Flush(ctx))
 	require.Len(t, e.uploads(), len(pages))
+}
+
+// TestRefusedPagesWait: an engine that refuses all writes for long gets the pages later, also from the next process.
+func TestRefusedPagesWait(t *testing.T) {
+	e := newEngine()
+	o := testOptions(t, withEngine(e))
+	s := open(t, o)
+	e.fails(fs.ErrPermission)
+	var pages []*pagefile.Page
+	for conversation := range 10 {
+		pages = append(pages, putChain(t, s, prompt(conversation, testTokens))...)
+		require.NoError(t, s.Flush(ctx))
+	}
+	require.GreaterOrEqual(t, s.Stats().ThroughFailed, uint64(len(pages)))
+	require.Equal(t, len(pages), s.Stats().ThroughWaiting)
+	e.fails(nil)
+	s = reopen(t, s, o)
+	require.NoError(t, s.Flush(ctx))
+	require.ElementsMatch(t, throughNames(s, pages), e.uploads())
+}
+
+// TestAFullEngine: the mark up to which nothing waits does not pass pages that were given up.
+func TestAFullEngine(t *testing.T) {
+	e := newEngine()
+	s, _ := openNew(t, withEngine(e))
+	e.fails(tier.ErrNoSpace)
+	pages := putChain(t, s, prompt(1, testTokens))
+	require.NoError(t, s.Flush(ctx))
+	manifest := pagefile.Name{Fingerprint: s.pages.Exact, Class: pagefile.ClassManifest}
+	before, err := tier.Stat(ctx, s.disk, manifest)
+	require.NoError(t, err)
+	for s.Stats().ThroughWaiting > 0 {
+		s.through.Add(s.pages.Page(pages[0].Key()))
+		require.NoError(t, s.Flush(ctx))
+	}
+	after, err := tier.Stat(ctx, s.disk, manifest)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
 }
 
 // TestTheEngineComesBack: a later page takes those along that wait.

@@ -12,6 +12,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
+	"github.com/kvtier/kvtier/diskstore/vfs"
 )
 
 const (
@@ -20,7 +21,7 @@ const (
 	ThroughMost = 1024
 
 	throughBatch = 64              // names of one look-up
-	throughTries = 6               // failures of a page while the remote tier answers, after which it is given up
+	throughTries = 6               // failures of a page while the remote tier answers, after which it is left to the next process
 	throughSoon  = time.Second     // from a failure to the next attempt, unless a page is stored before
 	throughLate  = time.Minute     // the same after several failures, each of which doubles the time
 	standBack    = 5 * time.Second // longest wait for Reads and Puts before a page
@@ -46,7 +47,7 @@ type Through struct {
 
 	mu      sync.Mutex
 	waiting []pagefile.Name
-	dropped bool // some page found no place in waiting
+	dropped bool // some page found no place in waiting, or was given up: the next process finds it
 	tries   int  // of the first one
 	again   time.Duration
 }
@@ -255,13 +256,16 @@ func (t *Through) ended(ctx context.Context, name pagefile.Name, err error) bool
 		t.Below.Tidy(t.Collecting)
 	}
 	t.Failed.Add(1)
+	if vfs.IsRefused(err) && !t.localSide(err, err) { // as it refuses all pages
+		return false
+	}
 	t.mu.Lock()
 	t.tries++
-	enough := t.tries >= throughTries
+	enough := t.tries >= throughTries && !t.Resting()
+	t.dropped = t.dropped || enough
 	t.mu.Unlock()
-	if enough && !t.Resting() {
+	if enough {
 		t.done(name)
-		return true
 	}
-	return false
+	return enough
 }

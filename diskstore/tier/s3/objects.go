@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"strings"
 	"time"
@@ -19,8 +20,12 @@ import (
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
 
-// listMost bounds the objects of one listing: a shard of a root of a million pages has some thousands.
-const listMost = 1 << 20
+const (
+	// listMost bounds the objects of one listing: a shard of a root of a million pages has some thousands.
+	listMost = 1 << 18
+	// fileMost bounds the objects of one file, which has one recency for each machine that set it at the same time.
+	fileMost = 1000
+)
 
 // object is one of a listing.
 type object struct {
@@ -70,24 +75,48 @@ func filesOf(objects []object) (files []file) {
 	return files
 }
 
-// list lists the objects whose keys begin so.
-func (t *Tier) list(ctx context.Context, beginning string) (found []object, err error) {
-	pages := s3.NewListObjectsV2Paginator(t.client, &s3.ListObjectsV2Input{Bucket: &t.bucket, Prefix: aws.String(t.prefix + beginning)})
-	for pages.HasMorePages() {
-		page, err := pages.NextPage(ctx)
-		if err != nil {
-			return nil, t.failed("list", beginning, err)
-		}
-		t.told(page.ResultMetadata)
-		for _, o := range page.Contents {
+// list lists the objects whose keys begin so, at most some.
+func (t *Tier) list(ctx context.Context, beginning string, most int) (found []object, err error) {
+	in := s3.ListObjectsV2Input{Bucket: &t.bucket, Prefix: aws.String(t.prefix + beginning)}
+	err = t.parts(ctx, in, beginning, func(part *s3.ListObjectsV2Output) error {
+		for _, o := range part.Contents {
 			key := strings.TrimPrefix(aws.ToString(o.Key), t.prefix)
 			found = append(found, object{key, aws.ToInt64(o.Size), aws.ToString(o.ETag), aws.ToTime(o.LastModified)})
 		}
-		if len(found) > listMost {
-			return nil, fmt.Errorf("list %s: more than %d objects", beginning, listMost)
-		}
+		return tooMany(len(found), most)
+	})
+	return found, err
+}
+
+func tooMany(n, most int) error {
+	if n > most {
+		return fmt.Errorf("more than %d objects", most)
 	}
-	return found, nil
+	return nil
+}
+
+// errRepeats reports a listing that would not end.
+var errRepeats = errors.New("the listing repeats itself")
+
+// parts calls add with each part of a listing.
+func (t *Tier) parts(ctx context.Context, in s3.ListObjectsV2Input, beginning string, add func(*s3.ListObjectsV2Output) error) error {
+	pages, last := s3.NewListObjectsV2Paginator(t.client, &in), ""
+	for pages.HasMorePages() {
+		part, err := pages.NextPage(ctx)
+		if err != nil {
+			return t.failed("list", beginning, err)
+		}
+		t.told(part.ResultMetadata)
+		next := aws.ToString(part.NextContinuationToken)
+		if err = add(part); err == nil && next != "" && next == last {
+			err = errRepeats
+		}
+		if err != nil {
+			return t.failed("list", beginning, err)
+		}
+		last = next
+	}
+	return nil
 }
 
 // holds reports whether there is an object whose key begins so. Some stores list folders that are empty.
@@ -101,22 +130,14 @@ func (t *Tier) holds(ctx context.Context, beginning string) (bool, error) {
 
 // folders lists the names between a beginning, which ends with a slash, and the next slash.
 func (t *Tier) folders(ctx context.Context, beginning string) (names []string, err error) {
-	pages := s3.NewListObjectsV2Paginator(t.client, &s3.ListObjectsV2Input{
-		Bucket: &t.bucket, Prefix: aws.String(t.prefix + beginning), Delimiter: aws.String("/"),
-	})
-	for pages.HasMorePages() {
-		page, err := pages.NextPage(ctx)
-		if err != nil {
-			return nil, t.failed("list", beginning, err)
-		}
-		for _, p := range page.CommonPrefixes {
+	in := s3.ListObjectsV2Input{Bucket: &t.bucket, Prefix: aws.String(t.prefix + beginning), Delimiter: aws.String("/")}
+	err = t.parts(ctx, in, beginning, func(part *s3.ListObjectsV2Output) error {
+		for _, p := range part.CommonPrefixes {
 			names = append(names, strings.TrimSuffix(strings.TrimPrefix(aws.ToString(p.Prefix), t.prefix+beginning), "/"))
 		}
-		if len(names) > listMost {
-			return nil, fmt.Errorf("list %s: more than %d folders", beginning, listMost)
-		}
-	}
-	return names, nil
+		return tooMany(len(names), listMost)
+	})
+	return names, err
 }
 
 // parseFirst parses the two digits of a shard.
@@ -176,6 +197,7 @@ var errNoBucket = fmt.Errorf("the bucket does not exist, make it or name another
 var meanings = map[string]error{
 	"NoSuchBucket": errNoBucket, "NoSuchKey": tier.ErrNotFound, "NotFound": tier.ErrNotFound,
 	"PreconditionFailed": errCondition, "ConditionalRequestConflict": errCondition,
+	"AccessDenied":  fs.ErrPermission, // also of a key that may only read
 	"QuotaExceeded": tier.ErrNoSpace, "XMinioStorageFull": tier.ErrNoSpace, "InsufficientStorage": tier.ErrNoSpace,
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go/logging"
 )
 
 // Scheme is that of an address.
@@ -70,6 +71,7 @@ func (p Place) Encrypted() bool { return !strings.HasPrefix(p.Endpoint, "http://
 func (p Place) Open(ctx context.Context) (*Tier, error) {
 	settings := []func(*config.LoadOptions) error{
 		config.WithRetryMaxAttempts(attempts),
+		config.WithLogger(logging.Nop{}), // errors say it, and are logged once for each outage
 		// Pages have checksums of their own, and not every store knows AWS's newer ones.
 		config.WithRequestChecksumCalculation(aws.RequestChecksumCalculationWhenRequired),
 		config.WithResponseChecksumValidation(aws.ResponseChecksumValidationWhenRequired),
@@ -85,6 +87,7 @@ func (p Place) Open(ctx context.Context) (*Tier, error) {
 		cfg.Region = "us-east-1" // other stores take any
 	}
 	client := s3.NewFromConfig(cfg, func(o *s3.Options) {
+		o.HTTPClient = newClient(cfg.HTTPClient)
 		if p.Endpoint != "" {
 			o.BaseEndpoint, o.UsePathStyle = &p.Endpoint, true
 		}

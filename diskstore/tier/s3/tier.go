@@ -80,7 +80,7 @@ func (t *Tier) begin(ctx context.Context) error {
 
 // stat describes one file; found is false without it.
 func (t *Tier) stat(ctx context.Context, name pagefile.Name) (f file, found bool, err error) {
-	objects, err := t.list(ctx, objectKey(name))
+	objects, err := t.list(ctx, objectKey(name), fileMost)
 	if err != nil {
 		return file{}, false, err
 	}
@@ -238,7 +238,7 @@ func (t *Tier) Quarantine(ctx context.Context, judged tier.Info, reason string) 
 	if err != nil || !found || !f.isJudged(judged) {
 		return false, err
 	}
-	kept, err := t.list(ctx, quarantine)
+	kept, err := t.list(ctx, quarantine, listMost)
 	if err != nil {
 		return false, err
 	}
@@ -298,7 +298,7 @@ func (t *Tier) ListShard(ctx context.Context, shard tier.Shard) ([]tier.Info, er
 		return nil, err
 	}
 	at := shardKey(shard)
-	objects, err := t.list(ctx, at)
+	objects, err := t.list(ctx, at, listMost)
 	if err != nil {
 		return nil, err
 	}
@@ -327,7 +327,7 @@ func (t *Tier) Branches(ctx context.Context, fingerprint pagefile.Key, prefix []
 	if err := t.begin(ctx); err != nil {
 		return nil, err
 	}
-	objects, err := t.list(ctx, branchPrefix(fingerprint, prefix))
+	objects, err := t.list(ctx, branchPrefix(fingerprint, prefix), listMost)
 	if err != nil {
 		return nil, err
 	}

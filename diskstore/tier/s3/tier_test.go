@@ -151,7 +151,7 @@ func testConditions(t *testing.T, endpoint string) {
 }
 
 func requireNothing(t *testing.T, tr *Tier, beginning string) {
-	found, err := tr.list(t.Context(), beginning)
+	found, err := tr.list(t.Context(), beginning, listMost)
 	require.NoError(t, err)
 	require.Empty(t, found)
 }

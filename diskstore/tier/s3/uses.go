@@ -25,8 +25,9 @@ const (
 	usesMost = 1 << 13
 	// foldedMost bounds the uses that a collector keeps, to 10 MB: the latest.
 	foldedMost = 1 << 17
-	// notesMost bounds the objects of one fold: the oldest. The next fold takes others.
-	notesMost = 1 << 10
+	// notesMost and noteBytesMost bound the objects of one fold: the oldest. The next fold takes others.
+	notesMost     = 1 << 10
+	noteBytesMost = 32 << 20
 	// writeUsesIn bounds the time in which uses are written, and leaveIn does at the end of the process.
 	writeUsesIn = 30 * time.Second
 	leaveIn     = 2 * time.Second
@@ -61,7 +62,7 @@ func (t *Tier) Note(name pagefile.Name, used time.Time) bool {
 		u.fresh = make(map[pagefile.Name]time.Time)
 	}
 	u.fresh[name] = used
-	if u.aged[name] {
+	if u.aged[name] && len(u.renewed) < usesMost {
 		delete(u.aged, name)
 		u.renewed = append(u.renewed, name)
 	}
@@ -161,13 +162,19 @@ func (t *Tier) writeUses(ctx context.Context) {
 	if len(fresh) == 0 {
 		return
 	}
-	for _, name := range renewed {
-		t.renew(ctx, name)
-	}
 	key := usesFolder + t.id + "-" + fmt.Sprint(t.notes.Add(1))
 	if _, err := t.put(ctx, key, encodeUses(fresh), always); err != nil {
 		return
 	}
+	t.wrote(fresh)
+	for _, name := range renewed { // last: they may take all of the time
+		t.renew(ctx, name)
+	}
+}
+
+// wrote notes that uses were written.
+func (t *Tier) wrote(fresh map[pagefile.Name]time.Time) {
+	u := &t.uses
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.all == nil {
@@ -205,16 +212,27 @@ func (u *uses) decode(content []byte, at time.Time) {
 	}
 }
 
+// oldest returns those of the sorted objects that one fold takes.
+func oldest(notes []object) []object {
+	all := int64(0)
+	for i, o := range notes {
+		if all += o.bytes; i == notesMost || i > 0 && all > noteBytesMost {
+			return notes[:i]
+		}
+	}
+	return notes
+}
+
 // readUses reads the uses of all processes, and returns the keys of the objects that a collector folds, and the ETag
 // of what was folded before. That is read last: an object that is gone by then was folded.
 func (t *Tier) readUses(ctx context.Context) (notes []string, etag string, err error) {
-	found, err := t.list(ctx, usesFolder)
+	found, err := t.list(ctx, usesFolder, listMost)
 	if err != nil {
 		return nil, "", err
 	}
 	found = slices.DeleteFunc(found, func(o object) bool { return o.key == folded })
 	slices.SortFunc(found, func(a, b object) int { return a.at.Compare(b.at) })
-	found = found[:min(len(found), notesMost)]
+	found = oldest(found)
 	contents := make([][]byte, len(found))
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(findAtOnce)

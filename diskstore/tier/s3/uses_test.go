@@ -2,6 +2,7 @@ package s3
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -145,7 +146,7 @@ func TestSleeperLooksAgain(t *testing.T) {
 	require.ErrorIs(t, err, tier.ErrReplaced)
 }
 
-// TestRenew: a page that is used is copied onto itself once it is old, and once only.
+// TestRenew: a page that is used is copied onto itself once it is old, and once only, behind the note of its use.
 func TestRenew(t *testing.T) {
 	c := &clocks{now: time.Now().Truncate(time.Second)}
 	f := newFake(c.skewed(0))
@@ -154,14 +155,16 @@ func TestRenew(t *testing.T) {
 	for n := range byte(2) {
 		tiertest.Upload(t, a, tiertest.Page(n), []byte("page"), c.now)
 	}
-	copies := 0
+	copies, notes := 0, 0
 	f.before = func(r *http.Request) {
 		if r.Header.Get("X-Amz-Copy-Source") != "" {
 			copies++
+			requireKeys(t, f, usesFolder, notes)
 			require.True(t, strings.HasSuffix(r.URL.Path, objectKey(tiertest.Page(1))))
 		}
 	}
 	for hour := range 50 {
+		notes++
 		_, err := tier.Stat(t.Context(), a, tiertest.Page(1))
 		require.NoError(t, err)
 		a.Note(tiertest.Page(1), c.now)
@@ -169,4 +172,14 @@ func TestRenew(t *testing.T) {
 		require.Equal(t, hour/25, copies, hour)
 		c.now = c.now.Add(time.Hour)
 	}
+}
+
+// TestOldest: what one fold reads is bounded in number and in bytes, and never nothing.
+func TestOldest(t *testing.T) {
+	notes := func(n int, bytes int64) []object { return slices.Repeat([]object{{bytes: bytes}}, n) }
+	require.Empty(t, oldest(nil))
+	require.Len(t, oldest(notes(5, 1000)), 5)
+	require.Len(t, oldest(notes(5000, 1000)), notesMost)
+	require.Len(t, oldest(notes(notesMost, usesMost*useBytes)), noteBytesMost/(usesMost*useBytes))
+	require.Len(t, oldest(notes(2, 1<<40)), 1)
 }

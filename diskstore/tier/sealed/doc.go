@@ -34,8 +34,8 @@ First write the new key as the second line of everybody's key file: it opens. Th
 each: it seals, and the former one opens. Delete the former line when its files are gone, by age or by the
 budget. A file without a key stays until a rule of the engine expires it.
 
-While there are two keys, a look-up asks for the former names of what is missing under the current ones, and
-a new file takes the place of the former one.
+While there are two keys, a look-up asks for the former names of what is missing under the current ones, of a chain
+in turns of each key, and a new file takes the place of the former one.
 
 # One address for each key
 

@@ -91,7 +91,7 @@ func TestRotation(t *testing.T) {
 	tiertest.Upload(t, former, tiertest.Page(2), pattern(200), used)
 	tiertest.Upload(t, later, tiertest.Page(3), pattern(300), used)
 
-	infos, err := both.Find(ctx, []pagefile.Name{tiertest.Page(1), tiertest.Page(9), tiertest.Page(3), tiertest.Page(2)}, true)
+	infos, err := both.Find(ctx, []pagefile.Name{tiertest.Page(1), tiertest.Page(9), tiertest.Page(3), tiertest.Page(2)}, false)
 	require.NoError(t, err)
 	require.Equal(t, []int64{100, 0, 300, 200}, []int64{infos[0].Bytes, infos[1].Bytes, infos[2].Bytes, infos[3].Bytes})
 	fingerprints, shards, err := both.Survey(ctx)
@@ -317,6 +317,45 @@ func TestLeading(t *testing.T) {
 	infos, err = former.Find(ctx, names, false)
 	require.NoError(t, err)
 	require.True(t, infos[3].Found())
+}
+
+// TestLongChainOfTwoKeys: while there are two keys a look-up of a chain asks as a chain, some times, and finds all pages
+// of a conversation that went on after the rotation.
+func TestLongChainOfTwoKeys(t *testing.T) {
+	below := &asked{Tier: tiertest.NewMap()}
+	former, both := on(below, keyOf(1)), on(below, keyOf(2), keyOf(1))
+	var names []pagefile.Name
+	for n := range byte(40) {
+		names = append(names, tiertest.Page(n))
+		if by := both; n < 36 {
+			if n < 20 {
+				by = former
+			}
+			tiertest.Upload(t, by, names[n], pattern(10), used)
+		}
+	}
+	below.leading, below.all = 0, 0
+	infos, err := tier.Leading(ctx, both, names)
+	require.NoError(t, err)
+	require.Len(t, infos, 36)
+	require.Zero(t, below.all)
+	require.LessOrEqual(t, below.leading, turnsMost)
+	require.True(t, infos[35].Found() && infos[35].Name == names[35])
+}
+
+// asked counts look-ups.
+type asked struct {
+	tier.Tier
+	leading, all int
+}
+
+func (a *asked) Find(ctx context.Context, names []pagefile.Name, leading bool) ([]tier.Info, error) {
+	if leading {
+		a.leading++
+	} else {
+		a.all++
+	}
+	return a.Tier.Find(ctx, names, leading)
 }
 
 // TestNothingIsPlain: neither content nor names, leads and the ledger are anywhere below, as bytes or as digits.

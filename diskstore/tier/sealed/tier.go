@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -52,32 +53,59 @@ func opened(sealed tier.Info, name pagefile.Name) tier.Info {
 // FindAtOnce is that of the inner tier.
 func (t *sealedTier) FindAtOnce() int { return tier.FindAtOnce(t.inner) }
 
-// Find asks for a former key's names where those of the current key are missing.
+// turnsMost bounds the look-ups of a chain whose pages two keys have sealed by turns, as those of a conversation that
+// went on after a rotation: pages behind the last turn are stored again.
+const turnsMost = 4
+
+// Find asks for a former key's names where those of the current key are missing: of a chain, behind those that one
+// key has sealed.
 func (t *sealedTier) Find(ctx context.Context, names []pagefile.Name, leading bool) ([]tier.Info, error) {
 	infos := make([]tier.Info, len(names))
-	missing := make([]int, len(names))
-	for i := range names {
-		missing[i] = i
+	if leading {
+		at, none := 0, 0
+		for turn := 0; turn < turnsMost && at < len(names) && none < len(t.keys); turn++ {
+			n, err := t.find(ctx, t.keys[turn%len(t.keys)], names[at:], infos[at:], true)
+			if err != nil {
+				return infos, err
+			}
+			if at += n; n > 0 {
+				none = 0
+			}
+			none++
+		}
+		return infos, nil
 	}
 	for _, k := range t.keys {
-		ask := make([]pagefile.Name, len(missing))
-		for j, i := range missing {
-			ask[j] = k.name(names[i])
-		}
-		found, err := t.inner.Find(ctx, ask, leading && len(t.keys) == 1)
-		still := missing[:0:0]
-		for j, i := range missing {
-			if j < len(found) && found[j].Found() {
-				infos[i] = opened(found[j], names[i])
-			} else {
-				still = append(still, i)
-			}
-		}
-		if missing = still; err != nil || len(missing) == 0 {
+		if n, err := t.find(ctx, k, names, infos, false); err != nil || n == len(names) {
 			return infos, err
 		}
 	}
 	return infos, nil
+}
+
+// find looks for the names of one key of which infos has nothing, and returns the number of those that are found from
+// the first one on.
+func (t *sealedTier) find(ctx context.Context, k *key, names []pagefile.Name, infos []tier.Info, leading bool) (int, error) {
+	var missing []int
+	var ask []pagefile.Name
+	for i, name := range names {
+		if !infos[i].Found() {
+			missing, ask = append(missing, i), append(ask, k.name(name))
+		}
+	}
+	found, err := t.inner.Find(ctx, ask, leading)
+	for j, info := range found {
+		if info.Found() {
+			infos[missing[j]] = opened(info, names[missing[j]])
+		} else if leading {
+			break
+		}
+	}
+	n := slices.IndexFunc(infos, func(i tier.Info) bool { return !i.Found() })
+	if n < 0 {
+		n = len(infos)
+	}
+	return n, err
 }
 
 func (t *sealedTier) Touch(ctx context.Context, name pagefile.Name, used time.Time) (err error) {

@@ -3,6 +3,7 @@ package valkey
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"slices"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -58,6 +59,9 @@ func (t *Tier) RemoveBranch(ctx context.Context, b tier.Branch) error {
 	return err
 }
 
+// errRepeats reports a list that would not end.
+var errRepeats = errors.New("the list repeats itself")
+
 // Branches asks for listAtOnce branches at a time.
 func (t *Tier) Branches(ctx context.Context, fingerprint pagefile.Key, prefix []byte) ([]tier.Branch, error) {
 	var branches []tier.Branch
@@ -79,7 +83,11 @@ func (t *Tier) Branches(ctx context.Context, fingerprint pagefile.Key, prefix []
 		if len(elements) < listAtOnce {
 			return branches, nil
 		}
-		from = "(" + elements[len(elements)-1]
+		next := "(" + elements[len(elements)-1]
+		if next == from {
+			return branches, t.failed(ctx, "list branches", errRepeats)
+		}
+		from = next
 	}
 }
 

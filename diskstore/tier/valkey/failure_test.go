@@ -241,13 +241,39 @@ func TestPasswords(t *testing.T) {
 	}
 }
 
+// TestRefusedWrites: a server that refuses writes, or one command of a script, is read.
+func TestRefusedWrites(t *testing.T) {
+	_, admin := start(t)
+	_, err := put(admin, tiertest.Page(1), []byte("page"), time.Now())
+	require.NoError(t, err)
+	writes := func(tr *Tier) {
+		t.Helper()
+		up, err := tr.Create(ctx, tiertest.Page(1))
+		require.NoError(t, err)
+		require.NoError(t, up.Write(ctx, []byte("page")))
+		if err = up.Seal(ctx); err == nil {
+			_, err = up.Commit(ctx, time.Now())
+		}
+		require.ErrorIs(t, err, fs.ErrPermission)
+		up.Abort()
+		_, err = tr.Open(ctx, tiertest.Page(1), false)
+		require.NoError(t, err)
+	}
+	for _, command := range []string{"hset", "sadd", "persist", "set", "eval"} {
+		ask(t, admin, "ACL", "SETUSER", command, "on", ">word", "~*", "+@all", "-"+command)
+		writes(openAt(t, strings.Replace(admin.where, "//", "//"+command+":word@", 1)))
+	}
+	ask(t, admin, "CONFIG", "SET", "min-replicas-to-write", "1")
+	writes(admin)
+}
+
 // TestClusterIsRefused: a node of a Cluster answers for no keys, or names another node.
 func TestClusterIsRefused(t *testing.T) {
 	_, tr := start(t, "--cluster-enabled", "yes")
 	_, err := put(tr, tiertest.Page(1), []byte("page"), time.Now())
 	require.ErrorContains(t, err, "part of a Cluster")
 	_, tr = start(t)
-	for says, want := range map[string]string{"MOVED 1 host:1": "part of a Cluster", "READONLY": "permission denied"} {
+	for says, want := range map[string]string{"MOVED 1 host:1": "part of a Cluster", "READONLY": "permission denied", "MISCONF no": "permission denied"} {
 		_, err = tr.do(ctx, "ask", tr.client.B().Eval().Script("return redis.error_reply('"+says+"')").Numkeys(0).Build())
 		require.ErrorContains(t, err, want)
 	}

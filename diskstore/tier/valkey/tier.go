@@ -87,7 +87,11 @@ func open(a address, dial dialer) (*Tier, error) {
 			if !ready {
 				return nil, tier.ErrClosed
 			}
-			return dial(ctx, a.network, host)
+			conn, err := dial(ctx, a.network, host)
+			if err != nil {
+				return nil, err
+			}
+			return &answers{Conn: conn}, nil
 		},
 		ForceSingleClient: true, DisableAutoPipelining: true, DisableCache: true,
 		ClientSetInfo:    valkey.DisableClientSetInfo, // Redis 7.0 has no such command
@@ -150,9 +154,11 @@ func (t *Tier) failed(ctx context.Context, what string, err error) error {
 	if end, ok := ctx.Deadline(); ok && cause == nil && !time.Now().Before(end) {
 		cause = context.DeadlineExceeded // the connection's clock was faster than that of ctx
 	}
-	code, _, _ := strings.Cut(err.Error(), " ")
+	code, rest, _ := strings.Cut(err.Error(), " ")
 	if _, ok := valkey.IsValkeyErr(err); !ok {
 		code = ""
+	} else if code == "ACL" && strings.HasPrefix(rest, "failure in script") {
+		code = "NOPERM"
 	}
 	switch {
 	case t.closed.Load():
@@ -160,7 +166,7 @@ func (t *Tier) failed(ctx context.Context, what string, err error) error {
 	case cause != nil:
 	case code == "OOM":
 		cause = tier.ErrNoSpace
-	case code == "NOPERM", code == "READONLY":
+	case code == "NOPERM", code == "READONLY", code == "MISCONF", code == "NOREPLICAS": // it may be read
 		cause = fs.ErrPermission
 	case code == "MOVED", code == "CLUSTERDOWN":
 		return fmt.Errorf("%s in %s, which is a part of a Cluster, where kvtier keeps no tier: %v", what, t.where, err)
