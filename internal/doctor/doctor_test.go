@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -323,6 +325,25 @@ func TestCures(t *testing.T) {
 	}
 	require.Equal(t, "sudo /opt/kvtier ollama install --prefix '/a b'", cure("sudo /opt/kvtier ollama install --prefix '/a b'"))
 	require.Regexp(t, `^sudo /\S+ ollama status$`, cure(""))
+}
+
+// variable matches a row of a table of variables.
+var variable = regexp.MustCompile("(?m)^\\| `(OLLAMA_(?:KV|PAGED)_[A-Z_]+)")
+
+// TestDocumentedVariablesAreKnown: no variable that has an effect is said to have none.
+func TestDocumentedVariablesAreKnown(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "configuration.md"))
+	require.NoError(t, err)
+	documented := variable.FindAllStringSubmatch(string(text), -1)
+	require.Greater(t, len(documented), 20)
+	var empty []string
+	for _, found := range documented {
+		if name := found[1] + "="; !strings.Contains(variables, name) {
+			empty = append(empty, name)
+		}
+	}
+	r, _ := look(t, more(strings.Join(empty, " ")), doctor.Options{})
+	require.Empty(t, r.Findings)
 }
 
 // TestFewDrops: some pages that could not be stored among many are no finding.
