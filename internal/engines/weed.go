@@ -51,7 +51,7 @@ func (h Host) Weed(t testing.TB) (server *Server, endpoint, dir string) {
 		"-logdir", dir, "server", "-dir", dir, "-ip", h.Address, "-ip.bind", h.Address,
 		"-master.port", ports[0], "-volume.port", ports[1], "-filer", "-filer.port", ports[2], "-s3", "-s3.port", ports[3],
 		"-filer.localSocket", filepath.Join(dir, "filer"), "-s3.localSocket", filepath.Join(dir, "s3"),
-		"-s3.config", config, "-s3.port.iceberg", "0", "-master.telemetry=false", "-volume.max", "20", "-master.volumeSizeLimitMB", "64",
+		"-s3.config", config, "-s3.port.iceberg", "0", "-s3.port.lance", "0", "-master.telemetry=false", "-volume.max", "20", "-master.volumeSizeLimitMB", "64",
 	}, func() error {
 		answer, err := http.Get(endpoint)
 		if err == nil {
