@@ -99,6 +99,7 @@ const (
 	localGBVar  = tierenv.LocalGBVariable
 	remoteVar   = tierenv.RemoteVariable
 	remoteGBVar = tierenv.RemoteGBVariable
+	keyFileVar  = tierenv.KeyFileVariable
 )
 
 // known are the variables with the prefixes of ours, by their ends.

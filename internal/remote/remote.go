@@ -26,26 +26,41 @@ func Open(ctx context.Context, c tierenv.Config, log *slog.Logger) (tier.Tier, e
 	if c.Address == "" {
 		return nil, nil
 	}
+	t, _, err := openWith(ctx, c, nil, log)
+	return t, err
+}
+
+// openWith opens the tier with the credentials in some variables, nil for those of this process, and also returns
+// the tier that is sealed.
+func openWith(ctx context.Context, c tierenv.Config, set map[string]string, log *slog.Logger) (t, inner tier.Tier, err error) {
 	address, plain := strings.CutSuffix(c.Address, "plain=1")
-	inner, encrypted, err := open(ctx, strings.TrimRight(address, "?&"), log)
+	inner, encrypted, err := open(ctx, strings.TrimRight(address, "?&"), set, log)
 	if err != nil {
-		return nil, fmt.Errorf("open the remote tier of %s: %w", tierenv.RemoteVariable, err)
+		return nil, nil, fmt.Errorf("open the remote tier of %s: %w", tierenv.RemoteVariable, err)
 	}
-	if c.KeyFile == "" {
-		if !encrypted && !plain {
-			return nil, errors.Join(fmt.Errorf("open the remote tier of %s: %w", tierenv.RemoteVariable, errPlain), inner.Close())
-		}
-		return inner, nil
+	keys, err := keysOf(c.KeyFile)
+	if c.KeyFile == "" && !encrypted && !plain {
+		err = errPlain
 	}
-	keys, err := sealed.ReadKeys(c.KeyFile)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open the remote tier of %s: %w", tierenv.RemoteVariable, err), inner.Close())
+	switch {
+	case err != nil:
+		return nil, nil, errors.Join(fmt.Errorf("open the remote tier of %s: %w", tierenv.RemoteVariable, err), inner.Close())
+	case keys == nil:
+		return inner, inner, nil
 	}
-	return sealed.New(inner, keys, log), nil
+	return sealed.New(inner, keys, log), inner, nil
+}
+
+// keysOf reads a key file, if there is one.
+func keysOf(path string) (sealed.Keys, error) {
+	if path == "" {
+		return nil, nil
+	}
+	return sealed.ReadKeys(path)
 }
 
 // open opens the tier of an address, and reports whether its requests are encrypted.
-func open(ctx context.Context, address string, log *slog.Logger) (t tier.Tier, encrypted bool, err error) {
+func open(ctx context.Context, address string, set map[string]string, log *slog.Logger) (t tier.Tier, encrypted bool, err error) {
 	scheme, _, _ := strings.Cut(address, "://")
 	if scheme != s3.Scheme {
 		t, err := valkey.Open(address, valkey.Options{})
@@ -55,6 +70,7 @@ func open(ctx context.Context, address string, log *slog.Logger) (t tier.Tier, e
 	if err != nil {
 		return nil, false, err
 	}
+	place.Variables = set
 	objects, err := place.Open(ctx)
 	if err != nil {
 		return nil, false, err
