@@ -58,8 +58,9 @@ func TestVerbsOnAnEngine(t *testing.T) {
 	require.LessOrEqual(t, float64(tiers[1].PageBytes), budget*1.05e9)
 
 	require.Contains(t, said(0, "rm", tierenv.Fingerprint(identity).String()[:8]), "keeps quarantined files by its own rules")
-	require.NotContains(t, said(0, "ls"), "remote")
+	require.Equal(t, "no pages are stored in "+root+" or unix://"+socket+"\n", said(0, "ls"))
 	server.Kill()
+	require.Contains(t, said(1, "ls"), "no pages are stored in "+root+"\n")
 	require.Contains(t, said(1, "stat"), "count the remote tier")
 	require.Contains(t, said(exitUnchecked, "check"), "not checked")
 }
