@@ -401,7 +401,7 @@ func TestDamageIsNeitherDemotedNorPromoted(t *testing.T) {
 	flip(o.Remote.Root)
 	_, err := s.disk.Remove(ctx, tier.Info{Name: name})
 	require.NoError(t, err)
-	s.mover.Promote(ctx, info, recency.Place{Parent: p.Parent})
+	s.mover.Promote(ctx, s.guard, info, recency.Place{Parent: p.Parent})
 	require.False(t, s.Has(p.Key()))
 	require.Zero(t, s.Stats().Promoted)
 	require.NoFileExists(t, filePath(o.Remote.Root, name))

@@ -320,3 +320,37 @@ func TestACopyIsDurableBeforeThePageGoes(t *testing.T) {
 	readChain(t, after, tokens, len(tokens))
 	require.NoError(t, after.Close())
 }
+
+// TestAReadPageIsCopiedFromMemory: a page of the remote tier that is read whole comes to the local tier without being
+// read again, and one of which some sections are read is read for it. Both become the same file.
+func TestAReadPageIsCopiedFromMemory(t *testing.T) {
+	for name, c := range map[string]struct {
+		sections int
+		use      bool
+	}{"whole": {2, false}, "section by section": {2, true}, "one section": {1, false}} {
+		t.Run(name, func(t *testing.T) {
+			m := openMoves(t)
+			p := wholePage(t, m.Store, 1)
+			require.NoError(t, m.Put(ctx, p))
+			m.down(p)
+			file, err := os.ReadFile(m.below(p))
+			require.NoError(t, err)
+
+			refs := m.Find(ctx, Prompt{Tokens: p.Tokens}).Exact
+			layout := layoutOf(t, []pagefile.Section{{Kind: pagefile.KindK, RowBytes: 16 << 10}, {Kind: pagefile.KindV, RowBytes: 16 << 10}}[:c.sections], testTokens)
+			into := Into{Rows: make([]byte, layout.Size())}
+			if c.use {
+				into = Into{Use: func(int, []byte) error { return nil }}
+			}
+			before := m.counter.bytes.Load()
+			require.NoError(t, m.Read(ctx, refs[0], p.Tokens, layout, into))
+			require.NoError(t, m.Flush(ctx))
+			read := m.counter.bytes.Load() - before
+			t.Logf("%d bytes read of a file of %d", read, len(file))
+			require.Equal(t, c.sections == 2, read < int64(len(file))+maxHeaderRead)
+			copied, err := os.ReadFile(filePath(m.opt.Local.Root, m.pages.Page(p.Key())))
+			require.NoError(t, err)
+			require.Equal(t, file, copied)
+		})
+	}
+}

@@ -36,7 +36,7 @@ func TestPagesAfterARemovalHaveAManifest(t *testing.T) {
 		"put": func(t *testing.T, s *Store, p *pagefile.Page) { require.NoError(t, s.Put(ctx, p)) },
 		"promotion": func(t *testing.T, s *Store, p *pagefile.Page) {
 			info := mustStat(t, s.guard, s.pages.Page(p.Key()))
-			s.mover.Promote(ctx, info, recency.Place{Parent: p.Parent})
+			s.mover.Promote(ctx, s.guard, info, recency.Place{Parent: p.Parent})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -228,16 +228,23 @@ func (r *reader) readTiers(ctx context.Context, w wanted, load load) (verified, 
 
 func (r *reader) readFrom(ctx context.Context, lv *level, w wanted, load load) (verified, error) {
 	var header *pagefile.Header
+	var kept *move.Kept
 	blob, err := lv.checked.Open(ctx, w.ref.name(r.pages), func(blob tier.Blob) (err error) {
+		if lv.far {
+			kept.Drop()
+			kept = r.mover.Keep(blob)
+			blob = kept
+		}
 		header, err = r.readBlob(ctx, blob, w, load)
 		return err
 	})
 	if err != nil {
+		kept.Drop()
 		return verified{}, err
 	}
 	info := blob.Info()
-	if lv.far {
-		r.mover.Request(info, w.ref.place())
+	if kept != nil {
+		r.mover.Request(kept, w.ref.place())
 	}
 	r.touch(ctx, lv, w.ref, info.Used)
 	return verified{level: lv, blob: blob, header: header}, nil

@@ -355,7 +355,7 @@ func writeHead(ts *testscript.TestScript, args []string) {
 // a page from a root.
 func writeRates(ts *testscript.TestScript, args []string) {
 	root := ts.MkAbs(args[0])
-	ts.Check(os.WriteFile(filepath.Join(root, "rates.json"), fmt.Appendf(nil, `{"version":1,
+	ts.Check(os.WriteFile(filepath.Join(root, "rates.json"), fmt.Appendf(nil, `{"version":2,
 		"models":{"%s 0011223344556677":{"seen":1,"token_seconds":[[0,0.001],[4096,0.001]]}},
 		"tiers":{%q:{"seen":1,"page_seconds":{"whole":[[262144,0.001]]}}}}`, args[1], root), 0o600))
 }

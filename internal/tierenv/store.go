@@ -37,12 +37,25 @@ func (c Config) RemoteConfig() diskstore.TierConfig {
 	return diskstore.TierConfig{Root: c.Remote, BudgetBytes: c.RemoteBytes}
 }
 
+// objectStoreTimeout is the time for which a look-up waits for an object store: a few of 100 requests to one far away
+// take some hundred milliseconds.
+const objectStoreTimeout = time.Second
+
+// remoteTimeout is zero for that of any store.
+func (c Config) remoteTimeout() time.Duration {
+	if strings.HasPrefix(c.Address, "s3://") {
+		return objectStoreTimeout
+	}
+	return 0
+}
+
 // StoreOptions are the options of a store with these settings, for any model. An engine's tier is the caller's to open.
 func (c Config) StoreOptions() diskstore.Options {
 	return diskstore.Options{
 		PageTokens:     c.PageTokens,
 		Local:          diskstore.TierConfig{Root: c.Local, BudgetBytes: c.LocalBytes},
 		Remote:         c.RemoteConfig(),
+		RemoteTimeout:  c.remoteTimeout(),
 		RAM:            diskstore.RAMConfig{BudgetBytes: c.RAMBytes},
 		WritePerDay:    c.WriteBytesPerDay,
 		ThroughPerDay:  c.ShareBytesPerDay,

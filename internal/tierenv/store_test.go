@@ -191,3 +191,11 @@ func TestAllocation(t *testing.T) {
 	require.Equal(t, []any{"local", "/a", "local_budget", "2 GB", "ram_budget", "1 GB", "remote", "/b", "remote_budget", "500 MB"},
 		Config{Local: "/a", LocalBytes: 2e9, RAMBytes: 1e9, Remote: "/b", RemoteBytes: 5e8}.Allocation(0), "the cache has no memory yet")
 }
+
+// TestAnObjectStoreMayTakeLonger: its requests go through more machines than those of other tiers.
+func TestAnObjectStoreMayTakeLonger(t *testing.T) {
+	require.Greater(t, Config{Address: "s3://bucket"}.StoreOptions().RemoteTimeout, diskstore.DefaultRemoteTimeout)
+	for _, c := range []Config{{}, {Remote: "/mnt"}, {Address: "valkey://host"}} {
+		require.Zero(t, c.StoreOptions().RemoteTimeout)
+	}
+}

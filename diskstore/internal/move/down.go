@@ -69,6 +69,7 @@ type Mover struct {
 	Options
 	Above *room.Maker // of room in the local tier
 
+	kept    atomic.Int64 // bytes of all Kept
 	making  atomic.Bool  // the remote tier makes room
 	refused room.Moment  // the last time that the remote tier refused a page
 	backoff room.Backoff // deleting pages for space on the remote filesystem

@@ -15,16 +15,21 @@ import (
 // ErrNoRoom reports that the local tier has no room for a page that is read ahead.
 var ErrNoRoom = errors.New("diskstore: no room to read ahead")
 
-// Request copies a page to the local tier in the background.
-func (b *Mover) Request(info tier.Info, at recency.Place) {
-	if budget := b.Local.Book.Budget; budget > 0 && pagefile.AlignUp(info.Bytes) > budget {
-		return
+// Request copies a page that was read to the local tier in the background, from what was kept of it.
+func (b *Mover) Request(page *Kept, at recency.Place) {
+	info := page.Info()
+	budget := b.Local.Book.Budget
+	if budget > 0 && pagefile.AlignUp(info.Bytes) > budget || !b.Promoting.Submit(info.Name, func(ctx context.Context) {
+		defer page.Drop()
+		b.Promote(ctx, keptTier{b.Remote.Tier, page}, info, at)
+	}) {
+		page.Drop()
 	}
-	b.Promoting.Submit(info.Name, func(ctx context.Context) { b.Promote(ctx, info, at) })
 }
 
-// Promote copies a page to the local tier. After an error the page stays in the remote one alone.
-func (b *Mover) Promote(ctx context.Context, info tier.Info, at recency.Place) {
+// Promote copies a page of from, the remote tier, to the local tier. After an error the page stays in the remote one
+// alone.
+func (b *Mover) Promote(ctx context.Context, from tier.Tier, info tier.Info, at recency.Place) {
 	for _, name := range []pagefile.Name{info.Name, b.Pages.ExactOf(info.Name)} { // put since the look-up
 		if ours, err := tier.Stat(ctx, b.Local.Tier, name); err == nil && !b.Ours.Bad.IsBad(ours) {
 			return
@@ -35,7 +40,7 @@ func (b *Mover) Promote(ctx context.Context, info tier.Info, at recency.Place) {
 		return
 	}
 	defer room.Cancel()
-	_ = b.copy(ctx, b.Remote.Tier, info, room, used)
+	_ = b.copy(ctx, from, info, room, used)
 }
 
 // Ahead does as Promote, except that it makes no room for the page, keeps the page's

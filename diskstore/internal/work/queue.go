@@ -37,12 +37,12 @@ func NewQueue() *Queue {
 }
 
 // Submit queues run unless a job of the same key waits already, the queue is full, or the
-// store is closing. Submit never waits.
-func (q *Queue) Submit(key any, run func(ctx context.Context)) {
+// store is closing, and reports whether it did. Submit never waits.
+func (q *Queue) Submit(key any, run func(ctx context.Context)) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed || q.queued[key] || len(q.jobs) >= maxQueuedJobs {
-		return
+		return false
 	}
 	q.queued[key] = true
 	q.jobs = append(q.jobs, job{key, run})
@@ -51,6 +51,7 @@ func (q *Queue) Submit(key any, run func(ctx context.Context)) {
 		q.idle = make(chan struct{})
 		go q.loop()
 	}
+	return true
 }
 
 func (q *Queue) loop() {

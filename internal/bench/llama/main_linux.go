@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
@@ -30,7 +31,8 @@ type settings struct {
 	sizes         []int
 	repetitions   int
 	conversations int
-	length        int // of a conversation of switch, in tokens
+	length        int           // of a conversation of switch, in tokens
+	pause         time.Duration // before a prompt of savers
 }
 
 // trainedContext is the context length in the model's file.
@@ -101,6 +103,7 @@ func parse(args []string, errOut io.Writer) (s settings, err error) {
 	flags.IntVar(&s.repetitions, "n", 3, "repetitions of ttft, real, gaps, drafts and savers, 100 times as many short answers of hot, and ten times as many long ones")
 	flags.IntVar(&s.conversations, "conversations", 8, "conversations of switch")
 	flags.IntVar(&s.length, "length", 8192, "tokens of a conversation of switch")
+	flags.DurationVar(&s.pause, "pause", time.Second, "`time` before each prompt of savers, on all sides")
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}

@@ -35,14 +35,16 @@ const (
 	stillwarm side = "stillwarm"
 )
 
-// savers is one chat, whose server is killed after each answer.
+// savers is one chat, whose server is killed after each answer. Each prompt comes after a pause, and for a killed
+// server that is the time since it was up.
 type savers struct {
-	Turns     int   `json:"turns"`
-	Never     saver `json:"never_killed"`
-	Stock     saver `json:"stock"`
-	Ours      saver `json:"ours"`
-	Hearth    saver `json:"hearth_llm"`
-	Stillwarm saver `json:"stillwarm"`
+	Pause     float64 `json:"pause" unit:"s"`
+	Turns     int     `json:"turns"`
+	Never     saver   `json:"never_killed"`
+	Stock     saver   `json:"stock"`
+	Ours      saver   `json:"ours"`
+	Hearth    saver   `json:"hearth_llm"`
+	Stillwarm saver   `json:"stillwarm"`
 }
 
 // saver is one side.
@@ -55,7 +57,7 @@ type saver struct {
 
 // measureSavers has the sides take turns.
 func (b *bench) measureSavers(ctx context.Context) (any, error) {
-	r := &savers{Turns: saversTurns}
+	r := &savers{Pause: b.pause.Seconds(), Turns: saversTurns}
 	sides := []struct {
 		side side
 		into *saver
@@ -124,6 +126,7 @@ func (b *bench) saverChat(ctx context.Context, s side, seed int64, into *saver) 
 	for start := range starts {
 		err := b.on(ctx, serving, m, func(server *llamatest.Server) (err error) {
 			for turn := 0; turn < turns && err == nil; turn++ {
+				<-time.After(b.pause)
 				err = say(server, start+turn)
 			}
 			if s != never {
