@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -18,7 +19,10 @@ import (
 
 // errPlain reports pages that others could read on the way.
 var errPlain = errors.New("its requests are not encrypted, and pages are prompts: use https or valkeys, set " +
-	tierenv.KeyFileVariable + " to a file with the team's key, or append plain=1 to the address's parameters")
+	tierenv.KeyFileVariable + " to a file with the team's key, or add plain=1 to the address's parameters, as in ?plain=1")
+
+// plainParameter is that of an address whose requests may be read on the way.
+var plainParameter = regexp.MustCompile(`([?&])plain=1(?:&|$)`)
 
 // Open returns the tier of the settings, nil where that is a directory or there is none. Open asks nothing of the
 // engine, which may be away. Errors never have a password.
@@ -33,7 +37,8 @@ func Open(ctx context.Context, c tierenv.Config, log *slog.Logger) (tier.Tier, e
 // openWith opens the tier with the credentials in some variables, nil for those of this process, and also returns
 // the tier that is sealed.
 func openWith(ctx context.Context, c tierenv.Config, set map[string]string, log *slog.Logger) (t, inner tier.Tier, err error) {
-	address, plain := strings.CutSuffix(c.Address, "plain=1")
+	address := plainParameter.ReplaceAllString(c.Address, "$1")
+	plain := address != c.Address
 	inner, encrypted, err := open(ctx, strings.TrimRight(address, "?&"), set, log)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the remote tier of %s: %w", tierenv.RemoteVariable, err)
