@@ -51,7 +51,7 @@ func (s *scene) askEngine(a *asker, e Environment, st store) *engine {
 var engineChecks = []Check{
 	{
 		ID: "engine-off", Severity: Error, Title: "The engine of the remote tier cannot be used",
-		Matters: "Its pages are not read, and none is stored there.",
+		Matters: "Its pages are not read and none is stored there; without a usable address and key file nothing is stored at all.",
 		Means:   "The address, the credentials, the key file or the network is wrong, or the engine is away: a server leaves it alone, and tries again within a minute. Credentials in another user's files are not read here.",
 		Remedy:  "{edit}  # what the evidence names: docs/team.md",
 		judge: func(s *scene, found func(hit)) {
