@@ -1,12 +1,14 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"log/slog"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/tier/s3"
@@ -38,7 +40,11 @@ func Probe(ctx context.Context, c tierenv.Config, variables map[string]string) (
 		}
 		h.RoundTrip = time.Since(begin)
 	}
-	if _, err := t.Account(ctx, nil); err != nil {
+	content, err := t.Account(ctx, nil)
+	if err == nil && bytes.HasPrefix(content, []byte(pagefile.SealedMagic)) {
+		err = ledger.ErrSealed
+	}
+	if err != nil {
 		return h, err
 	}
 	branch := tier.Branch{Fingerprint: nobodys, Longer: true}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/tier/sealed"
 	"github.com/kvtier/kvtier/internal/engines"
 	"github.com/kvtier/kvtier/internal/tierenv"
@@ -48,6 +49,8 @@ func TestProbe(t *testing.T) {
 			c.KeyFile = filepath.Join(dir, "none")
 			_, err = Probe(t.Context(), c, nil)
 			require.ErrorIs(t, err, os.ErrNotExist)
+			_, err = Probe(t.Context(), tierenv.Config{Address: c.Address + "&plain=1"}, nil)
+			require.ErrorIs(t, err, ledger.ErrSealed)
 			over, cancel := context.WithCancel(t.Context())
 			cancel()
 			_, err = Probe(over, tierenv.Config{Address: c.Address + "&plain=1"}, nil)
