@@ -61,7 +61,7 @@ var engineChecks = []Check{
 				case s.othersKey(st, n):
 				case n.err != nil && !errors.Is(n.err, sealed.ErrOtherKey):
 					found(s.engineHit(st, n.err.Error(), "The engine %s cannot be used.", st.Remote))
-				case n.keyErr == nil && n.key.UID >= 0 && n.key.UID != o.User.UID && n.key.Mode&0o044 == 0:
+				case n.keyErr == nil && n.key.UID >= 0 && o.User.UID > 0 && n.key.UID != o.User.UID && n.key.Mode&0o044 == 0:
 					h := s.engineHit(st, fmt.Sprintf("it belongs to user %d", n.key.UID), "%s may not read the key file %s.", o.title(), st.KeyFile)
 					h.remedy = "sudo chown {user} {key}"
 					found(h)

@@ -311,6 +311,12 @@ func TestEngine(t *testing.T) {
 		require.NotContains(t, string(text), "secret", name)
 		require.Equal(t, name == "hangs", slices.Contains(ids(r), "no-answer"), name)
 	}
+	r, _ = look(t, func(m *machine) {
+		alone(m)
+		m.Set["OLLAMA_KV_TIER_KEY_FILE"], m.Set["AWS_SECRET_ACCESS_KEY"] = doctortest.KeyFile, "secret"
+	}, doctor.Options{Root: root, Remote: "s3://pages/team"})
+	require.Equal(t, []string{"no-server"}, ids(r), "root reads the key of any user")
+
 	r, m := look(t, func(m *machine) {
 		container("/root/.ollama/kv-cache")(m)
 		m.Outputs["docker inspect"] = strings.Replace(m.Outputs["docker inspect"], "TIERING=1", `TIERING=1","OLLAMA_KV_TIER_REMOTE=valkey://:secret@valkey:6379`, 1)

@@ -57,6 +57,9 @@ func (m *Machine) Installed(context.Context) ([]install.Status, error) { return 
 // Engine asks an engine, which needs the credentials of [Engine].
 func (m *Machine) Engine(_ context.Context, c tierenv.Config, variables map[string]string) (remote.Health, error) {
 	m.Wait(c.Remote)
+	if variables == nil {
+		variables = m.Set
+	}
 	if variables["AWS_SECRET_ACCESS_KEY"] != "secret" {
 		return remote.Health{}, errors.New("there are no credentials")
 	}
