@@ -19,12 +19,13 @@ func newDoctorCommand(out *output, h host, at *storage) *cobra.Command {
 		Use:   "doctor",
 		Short: "Find problems that keep pages from helping, with a command for each",
 		Long: `Find problems that keep pages from helping: variables that the server does not
-see, a directory that cannot be used or is emptied, a full disk, models that are
+see, a directory or an engine that cannot be used, a full disk, models that are
 not tiered, causes for which nothing is stored, prompts that change at the front.
 Each finding has its evidence and a command.
 
 Run it with sudo: only root and the server's user see all of it. Nothing is
-changed, except that an empty file is made in each directory of pages and removed.
+changed, except that something empty is made in each directory of pages and in an
+engine, and removed.
 
 The exit status is 1 with an error, 3 with a warning and no error, else 0.`,
 		Example: `  sudo kvtier doctor

@@ -53,12 +53,15 @@ was last read or written.`,
 			if err != nil {
 				return err
 			}
-			all := listAll(models.names(), usage)
+			all, places := listAll(models.names(), usage), at.places()
+			if usage.RemoteErr != nil {
+				places = at.config.Local
+			}
 			return cmp.Or(out.show(all, func(w io.Writer) {
 				if len(all) == 0 {
 					w = out.stderr
 				}
-				printList(w, all, at.config.Local)
+				printList(w, all, places)
 			}), usage.RemoteErr)
 		},
 	}
@@ -106,9 +109,9 @@ func (l listed) cache() string {
 	return cache
 }
 
-func printList(w io.Writer, models []listed, root string) {
+func printList(w io.Writer, models []listed, places string) {
 	if len(models) == 0 {
-		fmt.Fprintln(w, "no pages are stored in "+root)
+		fmt.Fprintln(w, "no pages are stored in "+places)
 		return
 	}
 	printTable(w, []string{"NAME", "ID", "CACHE", "TIER", "PAGES", "TAILS", "SIZE", "HITS", "LAST USED"}, rowsOf(models, func(m listed) []string {

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -240,7 +241,8 @@ func (b *Book) Suppose(bytes int64) {
 // Read returns the recorded ledger.
 func (b *Book) Read(ctx context.Context) (*Ledger, error) {
 	content, err := b.tier.Account(ctx, nil)
-	return Read(content), err
+	l, sealed := open(content)
+	return l, cmp.Or(err, sealed)
 }
 
 // Refresh reads the ledger and keeps its content.

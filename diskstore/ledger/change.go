@@ -132,9 +132,11 @@ func (b *Book) change(ctx context.Context, apply func(l *Ledger, id string, p pe
 		if !last.begin() {
 			return nil, errGivenUp
 		}
-		l := Read(content)
+		l, err := open(content)
 		unrecorded(p, content, doubts).settle(l, id)
-		err := apply(l, id, p)
+		if err == nil {
+			err = apply(l, id, p)
+		}
 		if err == nil {
 			content, err = l.Encode()
 		}

@@ -3,6 +3,7 @@ package ledger
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -151,6 +152,17 @@ func (l *Ledger) Encode() ([]byte, error) {
 		return nil, fmt.Errorf("encode ledger: %w", err)
 	}
 	return fmt.Appendf(line, "\ncrc32c %08x\n", pagefile.Checksum(line)), nil
+}
+
+// ErrSealed reports the ledger of a team, beside which nothing is stored without its key.
+var ErrSealed = errors.New("diskstore: the tier is sealed with the key of a team: name its file in OLLAMA_KV_TIER_KEY_FILE, or give another address")
+
+// open parses the content of a tier's ledger as Read does, or returns ErrSealed with a zero one.
+func open(content []byte) (*Ledger, error) {
+	if bytes.HasPrefix(content, []byte(pagefile.SealedMagic)) {
+		return new(Ledger), ErrSealed
+	}
+	return Read(content), nil
 }
 
 // Read parses the content of a tier's ledger. A missing or damaged ledger is zero.

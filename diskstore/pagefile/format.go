@@ -73,6 +73,7 @@ identity: the split changes with free device memory.
 */
 const (
 	PageMagic   = "\x8bKVPAGE\n"
+	SealedMagic = "kvseal1\n" // of files of a team, which package sealed reads
 	footerMagic = "KVPEND\r\n"
 	Schema      = 1
 	SchemaSplit = 2 // of files that programs for schema 1 cannot decode

@@ -11,6 +11,9 @@ func headerSize(fixed []byte, fileBytes int64) (int64, error) {
 	if len(fixed) < fixedBytes {
 		return 0, Damaged("file is %d bytes, shorter than a header", fileBytes)
 	}
+	if string(fixed[:8]) == SealedMagic {
+		return 0, Mismatch("the file is sealed with the key of a team, which OLLAMA_KV_TIER_KEY_FILE has to name")
+	}
 	if string(fixed[:8]) != PageMagic {
 		return 0, Damaged("magic is %q", fixed[:8])
 	}

@@ -1,6 +1,7 @@
 package tier
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -42,6 +43,9 @@ func DecodeManifest(ctx context.Context, blob Blob, fingerprint pagefile.Key) (*
 	buf := make([]byte, n)
 	if err := pagefile.ReadFull(ctx, blob, buf, 0); err != nil {
 		return nil, err
+	}
+	if bytes.HasPrefix(buf, []byte(pagefile.SealedMagic)) {
+		return nil, pagefile.Mismatch("the manifest of %v is sealed with the key of a team, which OLLAMA_KV_TIER_KEY_FILE has to name", fingerprint)
 	}
 	m := new(Manifest)
 	if err := json.Unmarshal(buf, m); err != nil {

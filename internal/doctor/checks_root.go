@@ -34,9 +34,9 @@ var rootChecks = []Check{
 		},
 	},
 	{
-		ID: "cannot-look", Severity: Note, Title: "You may not see a directory or a server's variables",
+		ID: "cannot-look", Severity: Note, Title: "You may not see a directory, a server's variables or its engine",
 		Matters: "They could not be checked.",
-		Means:   "Directories of pages have mode 0700, because pages are prompts. The variables of a running process are in `/proc/PID/environ`, which its own user and root may read.",
+		Means:   "Directories of pages have mode 0700, because pages are prompts. The variables of a running process are in `/proc/PID/environ`, which its own user and root may read. An engine is asked by the server's user or its container, and only for a service by root.",
 		Remedy:  "{again}",
 		judge: func(s *scene, found func(hit)) {
 			again := []string{"{again}", cmp.Or(s.opt.Again, "sudo kvtier doctor")}
@@ -46,6 +46,11 @@ var rootChecks = []Check{
 						says:     fmt.Sprintf("The variables of %s cannot be seen by this user.", o.title()),
 						evidence: []Evidence{{fmt.Sprintf("/proc/%d/environ", o.PID), "no permission"}}, values: again,
 					})
+				}
+			}
+			for _, st := range s.stores {
+				if h, ok := s.unasked(st); ok {
+					found(h.with(again...))
 				}
 			}
 			s.eachPlace(func(st store, p *place) {

@@ -44,7 +44,11 @@ var runningChecks = []Check{
 					if !t.Down {
 						continue
 					}
-					found(s.stateHit(st, telemetry.Series("ollama_kv_tier_up", "tier", t.Name), "0", "The %s tier is left alone after failures.", t.Name).with("{tier}", machine.Quote(cmp.Or(t.Root, st.places[0].path))))
+					h := s.stateHit(st, telemetry.Series("ollama_kv_tier_up", "tier", t.Name), "0", "The %s tier is left alone after failures.", t.Name).with("{tier}", machine.Quote(cmp.Or(t.Root, st.places[0].path)))
+					if st.engine != nil && t.Name == telemetry.PlaceRemote {
+						h.remedy = "{journal} | grep 'kv tier' | tail"
+					}
+					found(h)
 				}
 			})
 		},

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/diskstore/tier/sealed"
 	"github.com/kvtier/kvtier/internal/doctor"
 	"github.com/kvtier/kvtier/internal/doctor/doctortest"
 	inventory "github.com/kvtier/kvtier/internal/machine"
@@ -107,6 +110,14 @@ func container(volume string) func(*machine) {
 	}
 }
 
+// shared gives the service an engine.
+func shared(fault func(*machine)) func(*machine) {
+	return func(m *machine) {
+		m.SetUnit(doctortest.With(doctortest.Engine))
+		fault(m)
+	}
+}
+
 // alone leaves no server on the machine.
 func alone(m *machine) {
 	m.Outputs = nil
@@ -145,8 +156,12 @@ var faults = map[string]map[string]func(*machine){
 
 	"no-answer": {"": func(m *machine) { m.Hung[remote] = true }},
 	"cannot-look": {
-		"a directory": func(m *machine) { m.Files[root].Err = fs.ErrPermission },
-		"variables":   func(m *machine) { m.Files[proc+"/environ"].Err = fs.ErrPermission },
+		"a directory":                         func(m *machine) { m.Files[root].Err = fs.ErrPermission },
+		"variables":                           func(m *machine) { m.Files[proc+"/environ"].Err = fs.ErrPermission },
+		"an engine of another user's process": shared(func(m *machine) { m.Outputs = nil }),
+		"another user's key": shared(func(m *machine) {
+			m.Me, m.Refuses = m.Accounts[2], &fs.PathError{Op: "open", Path: doctortest.KeyFile, Err: fs.ErrPermission}
+		}),
 	},
 	"root-missing":   {"": env(root, root+"/none")},
 	"remote-missing": {"": env(remote, "/mnt/kv/none")},
@@ -173,6 +188,16 @@ var faults = map[string]map[string]func(*machine){
 			prop("PrivateTmp", "yes", "Environment", strings.Replace(variables, root, "/tmp/pages", 1))(m)
 		},
 	},
+
+	"engine-off": {
+		"it refuses": shared(func(m *machine) { m.Refuses = errors.New("the bucket does not exist") }),
+		"no credentials": shared(func(m *machine) {
+			m.SetUnit(doctortest.With(strings.Replace(doctortest.Engine, "=secret", "=wrong", 1)))
+		}),
+		"root's key": shared(func(m *machine) { m.Files[doctortest.KeyFile].UID = 0 }),
+	},
+	"engine-key":         {"": shared(func(m *machine) { m.Refuses = fmt.Errorf("count: %w", sealed.ErrOtherKey) })},
+	"engine-uncollected": {"": shared(func(m *machine) { m.Health.Unconditional = true })},
 
 	"disk-full":        {"": disk(root, func(d *inventory.Disk) { d.Free = 1e6 })},
 	"budget-over-disk": {"": disk(root, func(d *inventory.Disk) { d.Total, d.Free = 150e9, 100e9 })},
@@ -272,6 +297,34 @@ func provoke(t *testing.T, c doctor.Check, fault func(*machine)) {
 	t.Log(f.Says, "\n$", f.Remedy)
 }
 
+// TestEngine: a good engine is no finding, and no report has a secret.
+func TestEngine(t *testing.T) {
+	r, _ := look(t, shared(func(*machine) {}), doctor.Options{})
+	require.Empty(t, r.Findings)
+	require.Contains(t, r.Looked, "remote tier s3://pages/team, answers in 3ms")
+	for name, fault := range map[string]func(*machine){
+		"answers": func(*machine) {}, "refuses": func(m *machine) { m.Refuses = errors.New("no") }, "hangs": func(m *machine) { m.Hung["s3://pages/team"] = true },
+	} {
+		r, _ := look(t, shared(fault), doctor.Options{})
+		text, err := json.Marshal(r)
+		require.NoError(t, err)
+		require.NotContains(t, string(text), "secret", name)
+		require.Equal(t, name == "hangs", slices.Contains(ids(r), "no-answer"), name)
+	}
+	r, _ = look(t, func(m *machine) {
+		alone(m)
+		m.Set["OLLAMA_KV_TIER_KEY_FILE"], m.Set["AWS_SECRET_ACCESS_KEY"] = doctortest.KeyFile, "secret"
+	}, doctor.Options{Root: root, Remote: "s3://pages/team"})
+	require.Equal(t, []string{"no-server"}, ids(r), "root reads the key of any user")
+
+	r, m := look(t, func(m *machine) {
+		container("/root/.ollama/kv-cache")(m)
+		m.Outputs["docker inspect"] = strings.Replace(m.Outputs["docker inspect"], "TIERING=1", `TIERING=1","OLLAMA_KV_TIER_REMOTE=valkey://:secret@valkey:6379`, 1)
+	}, doctor.Options{})
+	require.Equal(t, "docker exec llm kvtier doctor", finding(t, r, "cannot-look").Remedy)
+	require.Equal(t, []string{root}, m.Changed())
+}
+
 // TestCausesOfSilence: a reported cause for which nothing is stored is a finding with its next step, unless nothing
 // can be done.
 func TestCausesOfSilence(t *testing.T) {
@@ -323,6 +376,25 @@ func TestCures(t *testing.T) {
 	}
 	require.Equal(t, "sudo /opt/kvtier ollama install --prefix '/a b'", cure("sudo /opt/kvtier ollama install --prefix '/a b'"))
 	require.Regexp(t, `^sudo /\S+ ollama status$`, cure(""))
+}
+
+// variable matches a row of a table of variables.
+var variable = regexp.MustCompile("(?m)^\\| `(OLLAMA_(?:KV|PAGED)_[A-Z_]+)")
+
+// TestDocumentedVariablesAreKnown: no variable that has an effect is said to have none.
+func TestDocumentedVariablesAreKnown(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "configuration.md"))
+	require.NoError(t, err)
+	documented := variable.FindAllStringSubmatch(string(text), -1)
+	require.Greater(t, len(documented), 20)
+	var empty []string
+	for _, found := range documented {
+		if name := found[1] + "="; !strings.Contains(variables, name) {
+			empty = append(empty, name)
+		}
+	}
+	r, _ := look(t, more(strings.Join(empty, " ")), doctor.Options{})
+	require.Empty(t, r.Findings)
 }
 
 // TestFewDrops: some pages that could not be stored among many are no finding.

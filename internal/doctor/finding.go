@@ -96,7 +96,7 @@ func (c Check) finding(h hit) Finding {
 
 // Checks lists every check, in the order of the documentation.
 func Checks() []Check {
-	return slices.Concat(serverChecks, installChecks, rootChecks, spaceChecks, runningChecks)
+	return slices.Concat(serverChecks, installChecks, rootChecks, engineChecks, spaceChecks, runningChecks)
 }
 
 // findingsMax bounds the findings of one check: a model store may have thousands of models.

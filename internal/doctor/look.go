@@ -16,7 +16,9 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/internal/machine"
+	"github.com/kvtier/kvtier/internal/remote"
 	"github.com/kvtier/kvtier/internal/steady"
+	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/collect"
@@ -32,6 +34,10 @@ type Environment interface {
 
 	// Installed lists the installations of Ollama, none without an error.
 	Installed(ctx context.Context) ([]install.Status, error)
+
+	// Engine asks the engine of a server's settings what the server asks. The variables are the server's, nil for
+	// those of this program.
+	Engine(ctx context.Context, c tierenv.Config, variables map[string]string) (remote.Health, error)
 
 	// Telemetry returns the state that the reports to a directory of pages tell.
 	Telemetry(ctx context.Context, root string) (telemetry.State, error)
@@ -66,6 +72,10 @@ func (Here) Installed(ctx context.Context) ([]install.Status, error) {
 		return nil, nil
 	}
 	return install.Here().Status(ctx, install.Choice{}, os.Getenv("OLLAMA_HOST"))
+}
+
+func (Here) Engine(ctx context.Context, c tierenv.Config, variables map[string]string) (remote.Health, error) {
+	return remote.Probe(ctx, c, variables)
 }
 
 func (Here) Telemetry(ctx context.Context, root string) (telemetry.State, error) {
@@ -184,6 +194,9 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 				return &state
 			}, func(v *telemetry.State) { st.state = v })
 		}
+		if st.Address != "" {
+			st.engine = s.askEngine(a, e, *st)
+		}
 		for _, p := range st.places {
 			p.noAnswer = true // an answer replaces the place
 			tier, path := p.tier, p.path
@@ -210,7 +223,9 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 func (s *scene) storesOf() []store {
 	var all []store
 	add := func(set settings, server int) {
-		at := slices.IndexFunc(all, func(o store) bool { return o.Local == set.Local && o.Remote == set.Remote })
+		at := slices.IndexFunc(all, func(o store) bool {
+			return o.Local == set.Local && o.Remote == set.Remote && o.Address == set.Address && o.KeyFile == set.KeyFile
+		})
 		if at < 0 {
 			at = len(all)
 			st := store{settings: set}
@@ -226,7 +241,7 @@ func (s *scene) storesOf() []store {
 		}
 	}
 	if s.opt.Root != "" || s.opt.Remote != "" {
-		set := map[string]string{localVar: s.opt.Root, remoteVar: s.opt.Remote, localGBVar: s.opt.LocalGB, remoteGBVar: s.opt.RemoteGB}
+		set := map[string]string{localVar: s.opt.Root, remoteVar: s.opt.Remote, keyFileVar: value(s.shell, keyFileVar), localGBVar: s.opt.LocalGB, remoteGBVar: s.opt.RemoteGB}
 		if s.opt.Root == "" {
 			set[localVar] = value(s.shell, localVar)
 		}
@@ -239,7 +254,10 @@ func (s *scene) storesOf() []store {
 			continue
 		}
 		if server.Kind == machine.ByDocker {
-			set.Local, set.Remote = server.Host(set.Local), server.Host(set.Remote)
+			set.Local = server.Host(set.Local)
+			if set.Address == "" {
+				set.Remote = server.Host(set.Remote)
+			}
 		}
 		add(set, i)
 	}
@@ -305,6 +323,9 @@ func (s *scene) looked() []string {
 				line += fmt.Sprintf(", %s, %s of %s free", m.Type, format.HumanBytes(p.disk.Free), format.HumanBytes(p.disk.Total))
 			}
 			lines = append(lines, line)
+		}
+		if st.engine != nil {
+			say("remote tier %s%s", st.Remote, st.engine.answers())
 		}
 		if st.state != nil {
 			say("counters of %s since %s", st.places[0].path, st.state.Since.UTC().Format(time.DateOnly))

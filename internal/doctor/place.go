@@ -68,6 +68,7 @@ func lookAt(e Environment, tier, path string, owner int) place {
 type store struct {
 	settings
 	servers []int            // indices into the scene's servers
+	engine  *engine          // nil for none
 	places  []*place         // of the tiers that there are, the local one first
 	state   *telemetry.State // of the local directory; nil if it is not known
 }

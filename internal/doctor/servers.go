@@ -99,13 +99,14 @@ const (
 	localGBVar  = tierenv.LocalGBVariable
 	remoteVar   = tierenv.RemoteVariable
 	remoteGBVar = tierenv.RemoteGBVariable
+	keyFileVar  = tierenv.KeyFileVariable
 )
 
 // known are the variables with the prefixes of ours, by their ends.
 var known = map[string][]string{
 	"OLLAMA_KV_": {
 		"TIERING", "TIER_LOCAL", "TIER_LOCAL_GB", "TIER_REMOTE", "TIER_REMOTE_GB", "TIER_KEY_FILE", "TIER_RAM_GB", "TIER_WARM_GB",
-		"TIER_WRITE_GB_PER_DAY", "TIER_SHARE_GB_PER_DAY", "TIER_COMPRESS", "TIER_COLD_TYPE", "TIER_NAMESPACE", "TIER_PAGE_TOKENS", "TIER_REUSE", "TIER_SPLIT", "TIER_TEST",
+		"TIER_WRITE_GB_PER_DAY", "TIER_SHARE_GB_PER_DAY", "TIER_COMPRESS", "TIER_COLD_TYPE", "TIER_NAMESPACE", "TIER_TENANTS_FILE", "TIER_PAGE_TOKENS", "TIER_REUSE", "TIER_SPLIT", "TIER_TEST",
 		"INSTANCE_ID", "METRICS_ADDR",
 		"CACHE_TYPE", // Ollama's own
 	},

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -18,7 +19,10 @@ import (
 
 // errPlain reports pages that others could read on the way.
 var errPlain = errors.New("its requests are not encrypted, and pages are prompts: use https or valkeys, set " +
-	tierenv.KeyFileVariable + " to a file with the team's key, or append plain=1 to the address's parameters")
+	tierenv.KeyFileVariable + " to a file with the team's key, or add plain=1 to the address's parameters, as in ?plain=1")
+
+// plainParameter is that of an address whose requests may be read on the way.
+var plainParameter = regexp.MustCompile(`([?&])plain=1(?:&|$)`)
 
 // Open returns the tier of the settings, nil where that is a directory or there is none. Open asks nothing of the
 // engine, which may be away. Errors never have a password.
@@ -26,26 +30,42 @@ func Open(ctx context.Context, c tierenv.Config, log *slog.Logger) (tier.Tier, e
 	if c.Address == "" {
 		return nil, nil
 	}
-	address, plain := strings.CutSuffix(c.Address, "plain=1")
-	inner, encrypted, err := open(ctx, strings.TrimRight(address, "?&"), log)
+	t, _, err := openWith(ctx, c, nil, log)
+	return t, err
+}
+
+// openWith opens the tier with the credentials in some variables, nil for those of this process, and also returns
+// the tier that is sealed.
+func openWith(ctx context.Context, c tierenv.Config, set map[string]string, log *slog.Logger) (t, inner tier.Tier, err error) {
+	address := plainParameter.ReplaceAllString(c.Address, "$1")
+	plain := address != c.Address
+	inner, encrypted, err := open(ctx, strings.TrimRight(address, "?&"), set, log)
 	if err != nil {
-		return nil, fmt.Errorf("open the remote tier of %s: %w", tierenv.RemoteVariable, err)
+		return nil, nil, fmt.Errorf("open the remote tier of %s: %w", tierenv.RemoteVariable, err)
 	}
-	if c.KeyFile == "" {
-		if !encrypted && !plain {
-			return nil, errors.Join(fmt.Errorf("open the remote tier of %s: %w", tierenv.RemoteVariable, errPlain), inner.Close())
-		}
-		return inner, nil
+	keys, err := keysOf(c.KeyFile)
+	if c.KeyFile == "" && !encrypted && !plain {
+		err = errPlain
 	}
-	keys, err := sealed.ReadKeys(c.KeyFile)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open the remote tier of %s: %w", tierenv.RemoteVariable, err), inner.Close())
+	switch {
+	case err != nil:
+		return nil, nil, errors.Join(fmt.Errorf("open the remote tier of %s: %w", tierenv.RemoteVariable, err), inner.Close())
+	case keys == nil:
+		return inner, inner, nil
 	}
-	return sealed.New(inner, keys, log), nil
+	return sealed.New(inner, keys, log), inner, nil
+}
+
+// keysOf reads a key file, if there is one.
+func keysOf(path string) (sealed.Keys, error) {
+	if path == "" {
+		return nil, nil
+	}
+	return sealed.ReadKeys(path)
 }
 
 // open opens the tier of an address, and reports whether its requests are encrypted.
-func open(ctx context.Context, address string, log *slog.Logger) (t tier.Tier, encrypted bool, err error) {
+func open(ctx context.Context, address string, set map[string]string, log *slog.Logger) (t tier.Tier, encrypted bool, err error) {
 	scheme, _, _ := strings.Cut(address, "://")
 	if scheme != s3.Scheme {
 		t, err := valkey.Open(address, valkey.Options{})
@@ -55,6 +75,7 @@ func open(ctx context.Context, address string, log *slog.Logger) (t tier.Tier, e
 	if err != nil {
 		return nil, false, err
 	}
+	place.Variables = set
 	objects, err := place.Open(ctx)
 	if err != nil {
 		return nil, false, err

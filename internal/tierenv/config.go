@@ -233,7 +233,7 @@ const (
 
 // BadValue is the value of a variable that keeps tiering off.
 type BadValue struct {
-	Variable, Value string
+	Variable, Value string // of an address without password
 	Says            string // such as "is not an absolute path"
 	Example         string // of a value that can be used
 }
@@ -246,10 +246,13 @@ const InstancesDir = "instances"
 // instanceID matches names that are one element of a path on every system.
 var instanceID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
-// address matches the addresses of engines.
-var address = regexp.MustCompile(`^(?:s3|valkeys?|rediss?|unix)://`)
+// address matches addresses, engine those of engines: one that is written wrong has a password, too.
+var (
+	address = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]+://`)
+	engine  = regexp.MustCompile(`^(?:s3|valkeys?|rediss?|unix)://`)
+)
 
-// shownAddress returns what may be shown of the address of an engine; ok is false for a directory.
+// shownAddress returns what may be shown of an address; ok is false for a directory.
 func shownAddress(value string) (shown string, ok bool) {
 	scheme := address.FindString(value)
 	if scheme == "" {
@@ -281,7 +284,7 @@ func Strict(value func(variable string) string, local string) (c Config, on bool
 		}
 	}
 	var share int64
-	if _, engine := shownAddress(value(RemoteVariable)); engine {
+	if engine.MatchString(value(RemoteVariable)) {
 		share = DefaultShareBytes
 	}
 	for _, budget := range []struct {
@@ -308,16 +311,7 @@ func Strict(value func(variable string) string, local string) (c Config, on bool
 			c.Split.RAMSet, c.Split.LocalSet = value(ramGBVariable) != "", value(LocalGBVariable) != ""
 		}
 	}
-	c.Local, c.Remote, c.KeyFile = cmp.Or(value(LocalVariable), local), value(RemoteVariable), value(KeyFileVariable)
-	paths := []string{LocalVariable, RemoteVariable, KeyFileVariable}
-	if shown, ok := shownAddress(c.Remote); ok {
-		c.Remote, c.Address, paths[1] = shown, c.Remote, KeyFileVariable
-	}
-	for _, variable := range paths {
-		if path := value(variable); path != "" && !filepath.IsAbs(path) {
-			refuse(variable, "is not an absolute path", "/var/lib/ollama-kv")
-		}
-	}
+	bad = append(bad, c.places(value, local)...)
 	switch c.Instance = value(InstanceVariable); {
 	case c.Instance == "":
 	case !instanceID.MatchString(c.Instance):
@@ -326,6 +320,23 @@ func Strict(value func(variable string) string, local string) (c Config, on bool
 		c.Local = filepath.Join(c.Local, InstancesDir, c.Instance)
 	}
 	return c, on, bad
+}
+
+// places reads the variables of directories, files and addresses.
+func (c *Config) places(value func(variable string) string, local string) (bad []BadValue) {
+	c.Local, c.Remote, c.KeyFile = cmp.Or(value(LocalVariable), local), value(RemoteVariable), value(KeyFileVariable)
+	paths := [][2]string{{LocalVariable, "/var/lib/ollama-kv"}, {KeyFileVariable, "/etc/kvtier/team.key"}}
+	if shown, ok := shownAddress(c.Remote); !ok {
+		paths = append(paths, [2]string{RemoteVariable, "/mnt/kv/pages"})
+	} else if c.Remote, c.Address = shown, c.Remote; !engine.MatchString(c.Address) {
+		bad = append(bad, BadValue{RemoteVariable, shown, "is the address of no engine, which begins with s3://, valkey:// or valkeys://", "s3://bucket/prefix"})
+	}
+	for _, p := range paths {
+		if path := value(p[0]); path != "" && !filepath.IsAbs(path) {
+			bad = append(bad, BadValue{p[0], path, "is not an absolute path", p[1]})
+		}
+	}
+	return bad
 }
 
 // Schema changes when the meaning of a page's rows changes.

@@ -71,6 +71,7 @@ func TestConfigBadValues(t *testing.T) {
 		"OLLAMA_KV_TIER_WRITE_GB_PER_DAY": {"none": "gigabytes", "-5": "gigabytes"},
 		"OLLAMA_KV_TIER_LOCAL":            {"pages": "absolute"},
 		"OLLAMA_KV_TIER_REMOTE":           {"nfs/pages": "absolute"},
+		"OLLAMA_KV_TIER_KEY_FILE":         {"team.key": "absolute"},
 		"OLLAMA_KV_TIER_SPLIT":            {"50,50": "cannot be used: it is not three percentages, such as 25,25,50"},
 	} {
 		for value, says := range off {
@@ -98,6 +99,18 @@ func TestConfigBadValues(t *testing.T) {
 	_, err := FromEnvironment(log)
 	require.NoError(t, err)
 	require.Contains(t, lines.String(), `value=auto default=false allowed="0 or 1"`)
+}
+
+// TestAddressesOfNoEngine: a mistyped address keeps tiering off, and its password to itself.
+func TestAddressesOfNoEngine(t *testing.T) {
+	for _, scheme := range []string{"valkeyx", "VALKEY", "redis+tls", "http"} {
+		tierenvtest.Set(t, map[string]string{LocalVariable: t.TempDir(), RemoteVariable: scheme + "://ann:secret@10.0.0.5:6379/1?prefix=secret"})
+		log, _ := tierenvtest.Logger()
+		_, err := FromEnvironment(log)
+		require.ErrorContains(t, err, "is the address of no engine, which begins with s3://, valkey:// or valkeys://")
+		require.ErrorContains(t, err, "10.0.0.5:6379/1")
+		require.NotContains(t, err.Error(), "secret")
+	}
 }
 
 // Pages become lossy in a model that can have such pages, if they move down at all. Where they do

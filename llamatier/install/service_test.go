@@ -597,11 +597,12 @@ func TestServed(t *testing.T) {
 	require.False(t, ok)
 
 	require.NoError(t, w.install(Options{Variables: map[string]string{"OLLAMA_KV_TIER_LOCAL_GB": "7"}}))
-	w.later = "OLLAMA_KV_TIER_LOCAL_GB=9 OLLAMA_MODELS=/models"
+	w.later = "OLLAMA_KV_TIER_LOCAL_GB=9 OLLAMA_MODELS=/models AWS_PROFILE=team LANG=C"
 	s, ok := w.Served(t.Context())
 	require.True(t, ok)
 	require.Equal(t, Served{Service: "ollama.service", Variables: map[string]string{
 		"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": w.at("var/lib/kvtier/pages"), "OLLAMA_KV_TIER_LOCAL_GB": "9", "OLLAMA_MODELS": "/models",
+		"AWS_PROFILE": "team",
 	}}, s)
 
 	w.broken = "systemctl"

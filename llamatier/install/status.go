@@ -201,7 +201,7 @@ func lastLine(path string) string {
 // Served is a service that has our llama-server.
 type Served struct {
 	Service   string
-	Variables map[string]string // of the tiers, and OLLAMA_MODELS
+	Variables map[string]string // of the tiers and their credentials, and OLLAMA_MODELS
 	Group     string            // whose members may read, or ""
 	Reads     string            // what a member writes in place of kvtier, or ""
 	Private   bool              // DynamicUser=yes: only root and the service reach its directories
@@ -224,7 +224,7 @@ func (m *Machine) Served(ctx context.Context) (Served, bool) {
 	s.Private = u.Props["DynamicUser"] == "yes"
 	for _, set := range []map[string]string{ours, u.Variables} {
 		for name, value := range set {
-			if strings.HasPrefix(name, "OLLAMA_KV_") || name == "OLLAMA_MODELS" {
+			if strings.HasPrefix(name, "OLLAMA_KV_") || strings.HasPrefix(name, "AWS_") || name == "OLLAMA_MODELS" {
 				s.Variables[name] = value
 			}
 		}

@@ -27,13 +27,11 @@ var _ tier.Collected = (*Tier)(nil)
 // tells when it was written and what time it is. Two that collect at the same time, one of which slept, do no harm:
 // each file is judged by the latest uses when it is removed.
 func (t *Tier) Lock(ctx context.Context) (release func(), err error) {
-	if err := t.begin(ctx); err != nil {
+	conditional, err := t.Conditional(ctx)
+	if err != nil {
 		return nil, err
 	}
-	if err := t.tryConditions(ctx); err != nil {
-		return nil, err
-	}
-	if t.unconditional.Load() {
+	if !conditional {
 		return nil, tier.ErrUncollected
 	}
 	etag, free, err := t.lockFree(ctx)

@@ -225,9 +225,26 @@ func (t *Tier) failed(what, key string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		err = errors.New(err.Error()) // the connection ends there, not the file
 	}
-	err = fmt.Errorf("%s s3://%s/%s%s: %w", what, t.bucket, t.prefix, key, err)
+	err = fmt.Errorf("%s s3://%s/%s%s: %s%w", what, t.bucket, t.prefix, key, advice(err), err)
 	if meaning != nil {
 		return fmt.Errorf("%w (%w)", meaning, err)
 	}
 	return err
+}
+
+// advice says what the reader of an error of the client can do, or nothing.
+func advice(err error) string {
+	var answer *smithyhttp.ResponseError
+	var send *smithyhttp.RequestSendError
+	switch text := err.Error(); {
+	case errors.As(err, &send):
+		return "no connection, look at the endpoint and whether it runs: "
+	case strings.Contains(text, "get identity: "): // these errors have no type
+		return "there are no credentials, give the server AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: "
+	case strings.Contains(text, "deserializ"):
+		return "no S3 answers there, look at the endpoint: "
+	case errors.As(err, &answer) && (answer.HTTPStatusCode() == http.StatusForbidden || answer.HTTPStatusCode() == http.StatusUnauthorized):
+		return "the store refuses the credentials, or what they are to do: "
+	}
+	return ""
 }

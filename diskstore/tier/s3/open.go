@@ -1,6 +1,7 @@
 package s3
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/smithy-go/logging"
 )
@@ -26,6 +28,10 @@ type Place struct {
 	Bucket, Prefix   string
 	Endpoint, Region string // "" are those of the environment
 	Renew            time.Duration
+
+	// Variables are those of another process, whose credentials and region count; nil for this one. The files that
+	// they name are not read: they may be another user's, and name a program to run.
+	Variables map[string]string
 }
 
 // ParseAddress parses an address. Credentials are not part of it.
@@ -76,6 +82,9 @@ func (p Place) Open(ctx context.Context) (*Tier, error) {
 		config.WithRequestChecksumCalculation(aws.RequestChecksumCalculationWhenRequired),
 		config.WithResponseChecksumValidation(aws.ResponseChecksumValidationWhenRequired),
 	}
+	if p.Variables != nil {
+		settings = append(settings, others(p.Variables)...)
+	}
 	if p.Region != "" {
 		settings = append(settings, config.WithRegion(p.Region))
 	}
@@ -95,4 +104,17 @@ func (p Place) Open(ctx context.Context) (*Tier, error) {
 	t := New(client, p.Bucket, p.Prefix)
 	t.Renew = p.Renew
 	return t, nil
+}
+
+// others are the settings in another process's variables. Without credentials there, those of the machine count.
+func others(set map[string]string) []func(*config.LoadOptions) error {
+	settings := []func(*config.LoadOptions) error{
+		config.WithSharedConfigFiles([]string{}), config.WithSharedCredentialsFiles([]string{}),
+		config.WithRegion(cmp.Or(set["AWS_REGION"], set["AWS_DEFAULT_REGION"])),
+	}
+	if id := set["AWS_ACCESS_KEY_ID"]; id != "" {
+		own := credentials.NewStaticCredentialsProvider(id, set["AWS_SECRET_ACCESS_KEY"], set["AWS_SESSION_TOKEN"])
+		settings = append(settings, config.WithCredentialsProvider(own))
+	}
+	return settings
 }

@@ -347,6 +347,16 @@ func (t *Tier) RemoveBranch(ctx context.Context, branch tier.Branch) error {
 	return t.delete(ctx, branchKey(branch))
 }
 
+// Conditional reports whether the store refuses a PUT whose condition does not hold. The first call writes an object,
+// and deletes it.
+func (t *Tier) Conditional(ctx context.Context) (bool, error) {
+	if err := t.begin(ctx); err != nil {
+		return false, err
+	}
+	err := t.tryConditions(ctx)
+	return !t.unconditional.Load(), err
+}
+
 // tryConditions looks, once, whether the store refuses a PUT whose condition does not hold. Where it does not, PUTs
 // have none.
 func (t *Tier) tryConditions(ctx context.Context) error {

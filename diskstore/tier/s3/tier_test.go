@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -55,7 +57,7 @@ func onServer(t *testing.T, start func(*testing.T) (endpoint string)) {
 	endpoint := start(t)
 	makeBucket(t, endpoint)
 	for name, run := range map[string]func(t *testing.T, endpoint string){
-		"conditions": testConditions, "long chain": testALongChain, "hole": testAHole, "parts": testPartsOfAnUpload, "replaced": testAPageThatIsReplaced, "faults": testFaults,
+		"conditions": testConditions, "long chain": testALongChain, "hole": testAHole, "parts": testPartsOfAnUpload, "replaced": testAPageThatIsReplaced, "faults": testFaults, "advice": testAdvice,
 		"contract": func(t *testing.T, endpoint string) {
 			tiertest.Contract(t, func(t *testing.T) tier.Tier { return openAt(t, endpoint) })
 		},
@@ -85,6 +87,25 @@ func openAt(t *testing.T, endpoint string) *Tier {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, tr.Close()) })
 	return tr
+}
+
+// testAdvice: errors tell what was attempted, on what, and what their reader can do.
+func testAdvice(t *testing.T, endpoint string) {
+	says := func(endpoint, want string) {
+		t.Helper()
+		tr := openAt(t, endpoint)
+		_, err := tr.list(t.Context(), usesFolder, 1)
+		require.ErrorContains(t, err, "list s3://pages/"+t.Name()+"/v1/uses/: "+want)
+		require.NotContains(t, err.Error(), engines.WeedSecret)
+	}
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html><link></html>") }))
+	says(other.URL, "no S3 answers there, look at the endpoint: ")
+	other.Close()
+	says(other.URL, "no connection, look at the endpoint and whether it runs: ")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+	says(endpoint, "the store refuses the credentials, or what they are to do: ")
+	t.Setenv("AWS_ACCESS_KEY_ID", "")
+	says(endpoint, "there are no credentials, give the server AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY: ")
 }
 
 // testALongChain: its end is found in few requests, wherever it is, and holes in it show when they are read.

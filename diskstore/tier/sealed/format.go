@@ -22,7 +22,7 @@ import (
 // The key of a file is HKDF-SHA-256(content secret, salt, name). The nonce of a chunk is its number, 8 bytes
 // big endian, three zeros, and 1 for the last chunk or 0. The header is authenticated with each chunk.
 const (
-	magic       = "kvseal1\n"
+	magic       = pagefile.SealedMagic
 	idBytes     = 8
 	saltBytes   = 32
 	headerBytes = len(magic) + idBytes + saltBytes

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -216,9 +217,9 @@ func TestPasswords(t *testing.T) {
 	_, err := put(admin, tiertest.Page(1), []byte("page"), time.Now())
 	require.NoError(t, err)
 	for user, says := range map[string]string{
-		"":                "NOAUTH",
-		":" + wrong:       "WRONGPASS",
-		"who:" + right:    "WRONGPASS",
+		"":                "it refuses the user or the password of the address: NOAUTH",
+		":" + wrong:       "it refuses the user or the password of the address: WRONGPASS",
+		"who:" + right:    "it refuses the user or the password of the address: WRONGPASS",
 		"nobody:" + right: "NOPERM",
 	} {
 		tr := openAt(t, "unix://"+user+"@"+socket)
@@ -265,6 +266,38 @@ func TestRefusedWrites(t *testing.T) {
 	}
 	ask(t, admin, "CONFIG", "SET", "min-replicas-to-write", "1")
 	writes(admin)
+}
+
+// TestNoServerThere: errors tell whether nobody listens, or something else does.
+func TestNoServerThere(t *testing.T) {
+	says := func(address, want string) {
+		t.Helper()
+		_, err := openAt(t, address).Account(ctx, nil)
+		require.ErrorContains(t, err, "read the ledger in "+address)
+		require.ErrorContains(t, err, want)
+	}
+	for answer, want := range map[string]string{"HTTP/1.1 400 Bad Request\r\n\r\n": errProtocol.Error(), "": ""} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		var served errgroup.Group
+		served.Go(func() error {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return nil // the test has closed it
+				}
+				_, _ = conn.Read(make([]byte, 1024))
+				_, _ = conn.Write([]byte(answer))
+				conn.Close()
+			}
+		})
+		address := "valkey://" + l.Addr().String() + "/0"
+		says(address, "no Valkey or Redis answers there, look at the port and at TLS: "+want)
+		says("valkeys"+strings.TrimPrefix(address, "valkey"), "no Valkey or Redis answers there")
+		require.NoError(t, l.Close())
+		require.NoError(t, served.Wait())
+		says(address, "no connection, look at host and port and whether it runs: dial tcp")
+	}
 }
 
 // TestClusterIsRefused: a node of a Cluster answers for no keys, or names another node.

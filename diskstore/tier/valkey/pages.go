@@ -54,7 +54,7 @@ func (t *Tier) look(ctx context.Context, names []pagefile.Name, command string) 
 	for some := range slices.Chunk(names, lookAtOnce) {
 		cmds = append(cmds, t.looking(t.keys(some), command))
 	}
-	answers, err := t.do(ctx, fmt.Sprintf("look for %d pages", len(names)), cmds...)
+	answers, err := t.do(ctx, "look for pages", cmds...)
 	if err != nil {
 		return pages, err
 	}

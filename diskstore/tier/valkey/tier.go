@@ -138,7 +138,7 @@ func (t *Tier) do(ctx context.Context, what string, cmds ...valkey.Completed) ([
 		return t.client.DoMulti(ctx, cmds...), nil
 	}, nil, nil)
 	if !inTime {
-		return nil, fmt.Errorf("%s in %s: %w", what, t.where, ctx.Err())
+		return nil, fmt.Errorf("%s in %s: no answer in time: %w", what, t.where, ctx.Err())
 	}
 	for _, a := range answers {
 		if err := a.Error(); err != nil && !valkey.IsValkeyNil(err) {
@@ -171,9 +171,26 @@ func (t *Tier) failed(ctx context.Context, what string, err error) error {
 	case code == "MOVED", code == "CLUSTERDOWN":
 		return fmt.Errorf("%s in %s, which is a part of a Cluster, where kvtier keeps no tier: %v", what, t.where, err)
 	default:
-		return fmt.Errorf("%s in %s: %v", what, t.where, err)
+		return fmt.Errorf("%s in %s: %s", what, t.where, advise(code, err))
 	}
 	return fmt.Errorf("%s in %s: %v (%w)", what, t.where, err, cause)
+}
+
+// advise says of an error of the server or the client what its reader can do.
+func advise(code string, err error) string {
+	var network net.Error
+	var record tls.RecordHeaderError
+	lost := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
+	other := lost || errors.As(err, &record) || errors.Is(err, errProtocol)
+	switch {
+	case code == "WRONGPASS", code == "NOAUTH":
+		return fmt.Sprintf("it refuses the user or the password of the address: %v", err)
+	case code == "" && other:
+		return fmt.Sprintf("no Valkey or Redis answers there, look at the port and at TLS: %v", err)
+	case errors.As(err, &network):
+		return fmt.Sprintf("no connection, look at host and port and whether it runs: %v", err)
+	}
+	return err.Error()
 }
 
 // Close closes all connections. Close waits for nothing.

@@ -15,6 +15,8 @@ import (
 	"github.com/kvtier/kvtier/internal/doctor"
 	"github.com/kvtier/kvtier/internal/machine"
 	"github.com/kvtier/kvtier/internal/machine/machinetest"
+	"github.com/kvtier/kvtier/internal/remote"
+	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier/install"
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -26,6 +28,8 @@ type Machine struct {
 	Statuses []install.Status
 	States   map[string]telemetry.State
 	StateErr error
+	Health   remote.Health // of an engine
+	Refuses  error         // of the engine
 
 	mu      sync.Mutex
 	changed []string
@@ -50,6 +54,18 @@ func (m *Machine) Probe(dir string, _ int) error {
 
 func (m *Machine) Installed(context.Context) ([]install.Status, error) { return m.Statuses, nil }
 
+// Engine asks an engine, which needs the credentials of [Engine].
+func (m *Machine) Engine(_ context.Context, c tierenv.Config, variables map[string]string) (remote.Health, error) {
+	m.Wait(c.Remote)
+	if variables == nil {
+		variables = m.Set
+	}
+	if variables["AWS_SECRET_ACCESS_KEY"] != "secret" {
+		return remote.Health{}, errors.New("there are no credentials")
+	}
+	return m.Health, m.Refuses
+}
+
 func (m *Machine) Telemetry(_ context.Context, root string) (telemetry.State, error) {
 	if m.StateErr != nil {
 		return telemetry.State{}, m.StateErr
@@ -68,7 +84,12 @@ const (
 	Executable = "/opt/kvtier/bin/ollama"
 	PID        = "4211"
 	OllamaUID  = 998
+	KeyFile    = "/etc/kvtier/team.key"
 )
+
+// Engine are the variables of a service with an engine.
+const Engine = "OLLAMA_KV_TIERING=1 OLLAMA_KV_TIER_LOCAL=" + Root + " OLLAMA_KV_TIER_REMOTE=s3://pages/team?endpoint=http://10.0.0.5:8333 " +
+	"OLLAMA_KV_TIER_KEY_FILE=" + KeyFile + " AWS_ACCESS_KEY_ID=access AWS_SECRET_ACCESS_KEY=secret"
 
 // Unit holds the properties of the service of a healthy machine.
 func Unit() map[string]string {
@@ -144,6 +165,8 @@ func Healthy() *Machine {
 	m.Write(Executable, "", 0)
 	m.Dir(Root, OllamaUID)
 	m.Dir(Remote, OllamaUID)
+	m.Write(KeyFile, "", OllamaUID).Mode = 0o600
+	m.Health.RoundTrip = 3 * time.Millisecond
 	booked, _ := json.Marshal(ledger.Ledger{Schema: 1, Bytes: 5e9, Counts: 1}) // never fails
 	m.Write(Root+"/v1/usage.json", string(booked)+"\n00000000\n", OllamaUID)
 	m.States[Root] = State()
