@@ -185,6 +185,9 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 		if o, ok := s.owner(*st); ok && o.as != "" {
 			owner = o.User.UID
 		}
+		if st.Address != "" {
+			st.engine = s.askEngine(a, e, *st) // before any answer, which changes the store
+		}
 		if root := st.settings.Local; root != "" {
 			ask(a, "the reports of "+root, func(ctx context.Context) *telemetry.State {
 				state, err := e.Telemetry(ctx, root)
@@ -193,9 +196,6 @@ func gather(ctx context.Context, e Environment, opt Options) *scene {
 				}
 				return &state
 			}, func(v *telemetry.State) { st.state = v })
-		}
-		if st.Address != "" {
-			st.engine = s.askEngine(a, e, *st)
 		}
 		for _, p := range st.places {
 			p.noAnswer = true // an answer replaces the place
