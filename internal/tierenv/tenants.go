@@ -2,17 +2,13 @@ package tierenv
 
 import (
 	"crypto/sha256"
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 
 	"github.com/kvtier/kvtier/internal/env"
+	"github.com/kvtier/kvtier/internal/secretfile"
 )
 
 // TenantsVariable names the file of [Tenants].
@@ -43,7 +39,10 @@ func TenantsFromEnvironment() (Tenants, error) {
 // readTenants reads a file with a namespace and an API key on each line. Lines that are empty or begin with # are
 // left out.
 func readTenants(path string) (Tenants, error) {
-	text, err := readTenantsFile(path)
+	if !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("%q is not an absolute path", path)
+	}
+	text, err := secretfile.Read(path, tenantsMost)
 	if err != nil {
 		return nil, err
 	}
@@ -64,34 +63,4 @@ func readTenants(path string) (Tenants, error) {
 		tenants[key] = found[1]
 	}
 	return tenants, nil
-}
-
-// readTenantsFile reads a regular file that other users may neither read nor replace.
-func readTenantsFile(path string) (string, error) {
-	if !filepath.IsAbs(path) {
-		return "", fmt.Errorf("%q is not an absolute path", path)
-	}
-	info, err := os.Stat(path) // opening a pipe may hang
-	if err == nil && !info.Mode().IsRegular() {
-		err = &fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}
-	}
-	if err != nil {
-		return "", err
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	if info, err = f.Stat(); err != nil {
-		return "", err
-	}
-	if perm := info.Mode().Perm(); perm&0o027 != 0 && runtime.GOOS != "windows" {
-		return "", fmt.Errorf("%s has mode %04o, and other users may read or replace it: run chmod 600 %s", path, perm, path)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, tenantsMost+1))
-	if len(text) > tenantsMost {
-		return "", fmt.Errorf("%s has more than %d bytes", path, tenantsMost)
-	}
-	return string(text), err
 }

@@ -6,14 +6,12 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
-	"io"
-	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 
 	"github.com/kvtier/kvtier/diskstore/pagefile"
+	"github.com/kvtier/kvtier/internal/secretfile"
 )
 
 const (
@@ -61,7 +59,7 @@ func derive(secret, salt []byte, info string, n int) []byte {
 // ReadKeys reads a team's keys from a file: 32 random bytes in hex or base64 on each line. The first key seals.
 // A second one only opens what it has sealed when it was the first. Lines that are empty or begin with # are left out.
 func ReadKeys(path string) (Keys, error) {
-	text, err := readSecret(path)
+	text, err := secretfile.Read(path, keyFileMost)
 	if err != nil {
 		return nil, fmt.Errorf("read the keys of a team: %w", err)
 	}
@@ -88,27 +86,6 @@ func ReadKeys(path string) (Keys, error) {
 		return nil, fmt.Errorf("the key file %s has %d keys: leave the one that seals, and at most one former key after it", path, len(keys))
 	}
 	return keys, nil
-}
-
-// readSecret reads a small file that other users may not read or write.
-func readSecret(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return "", err
-	}
-	if perm := info.Mode().Perm(); perm&0o027 != 0 && runtime.GOOS != "windows" {
-		return "", fmt.Errorf("%s has mode %04o, and other users may read or replace it: run chmod 600 %s", path, perm, path)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, keyFileMost+1))
-	if len(text) > keyFileMost {
-		return "", fmt.Errorf("%s has more than %d bytes: leave nothing but the keys in it", path, keyFileMost)
-	}
-	return string(text), err
 }
 
 func parseSecret(line string) (secret []byte, ok bool) {

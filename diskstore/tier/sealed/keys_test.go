@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -51,20 +50,4 @@ func TestReadKeys(t *testing.T) {
 	}
 	_, err = ReadKeys(path + "s")
 	require.ErrorIs(t, err, os.ErrNotExist)
-}
-
-func TestKeysOfOthers(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("files have no such mode")
-	}
-	path := filepath.Join(t.TempDir(), "team.key")
-	require.NoError(t, os.WriteFile(path, []byte(hex.EncodeToString(make([]byte, keyBytes))), 0o600))
-	for mode, ok := range map[os.FileMode]bool{0o400: true, 0o640: true, 0o644: false, 0o604: false, 0o620: false, 0o602: false} {
-		require.NoError(t, os.Chmod(path, mode))
-		_, err := ReadKeys(path)
-		require.Equal(t, ok, err == nil, "%o", mode)
-		if !ok {
-			require.ErrorContains(t, err, "chmod 600 "+path)
-		}
-	}
 }
