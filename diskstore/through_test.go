@@ -290,6 +290,30 @@ func TestBoundsOfWritingThrough(t *testing.T) {
 	require.LessOrEqual(t, s.Stats().ThroughWaiting, move.ThroughMost)
 }
 
+// TestTwoStoresWithOneBacklog: two hosts have the same pages for an engine that has lost them. They share the work.
+func TestTwoStoresWithOneBacklog(t *testing.T) {
+	e := newEngine()
+	gate := make(chan struct{})
+	var stores []*Store
+	var pages []*pagefile.Page
+	for range 2 {
+		s, _ := openNew(t, withEngine(e))
+		s.throughQueue.Submit("another page", func(context.Context) { <-gate })
+		pages = nil
+		for conversation := range 10 {
+			pages = append(pages, putChain(t, s, prompt(conversation, 4*testTokens))...)
+		}
+		stores = append(stores, s)
+	}
+	close(gate)
+	for _, s := range stores {
+		require.NoError(t, s.Flush(ctx))
+	}
+	require.Subset(t, e.uploads(), throughNames(stores[0], pages))
+	require.Less(t, len(e.uploads()), 2*len(pages))
+	t.Logf("%d uploads of %d pages", len(e.uploads()), len(pages))
+}
+
 // TestTwoStoresWriteOnce: what another host has written while a page waits is not sent again.
 func TestTwoStoresWriteOnce(t *testing.T) {
 	e := newEngine()

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -51,6 +52,9 @@ type teamEngine struct {
 	env   []string // of the boxes' servers, KEY=value
 	wiped func()   // removes all that it has stored, while it does not run
 	ready func()   // makes what it needs before it stores
+
+	// replaced has another server take its place, with a copy of what it has stored. Nil: it has none.
+	replaced func()
 }
 
 // teamEngines start the engines of docs/team.md, with the lines from there.
@@ -62,11 +66,20 @@ var teamEngines = map[string]func(t *testing.T, b *box) *teamEngine{
 			name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 			configuration = append(configuration, "--"+name, strings.Trim(value, `"`))
 		}
-		server, socket := engines.Host{Enter: b.enter}.Valkey(t, configuration...)
-		return &teamEngine{
+		host := engines.Host{Enter: b.enter}
+		server, socket := host.Valkey(t, configuration...)
+		e := &teamEngine{
 			Server: server, box: b, env: b.at(t, env, "10.0.0.5:6379", "6379"), ready: func() {},
 			wiped: func() { require.NoError(t, os.RemoveAll(filepath.Join(filepath.Dir(socket), "appendonlydir"))) },
 		}
+		e.replaced = func() {
+			replica, socket := host.Valkey(t, append(configuration, "--port", "6380", "--replicaof", b.address+" 6379", "--masterauth", "change-this")...)
+			require.True(t, eventually(startMax, func() bool { return strings.Contains(tell(t, socket, "INFO replication"), "master_link_status:up") }))
+			e.Kill()
+			e.Server = replica
+			tell(t, socket, "REPLICAOF NO ONE", "CONFIG SET port 6379")
+		}
+		return e
 	},
 	"S3": func(t *testing.T, b *box) *teamEngine {
 		_, env := team(t, "## With S3")
@@ -85,6 +98,19 @@ var teamEngines = map[string]func(t *testing.T, b *box) *teamEngine{
 		e.ready()
 		return e
 	},
+}
+
+// tell sends commands to a Valkey with the documented password, and returns its answers.
+func tell(t *testing.T, socket string, commands ...string) string {
+	conn, err := net.Dial("unix", socket)
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "AUTH change-this\r\n"+strings.Join(commands, "\r\n")+"\r\nQUIT\r\n")
+	require.NoError(t, err)
+	said, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	require.NotContains(t, string(said), "-ERR")
+	return string(said)
 }
 
 // team returns the lines of an engine's configuration, if there are some, and of the servers' environment in a section
@@ -375,12 +401,16 @@ func (f *fleet) faults() []fault {
 		return func() { require.NoError(f.t, unix.Kill(e.Process.Pid, s)) }
 	}
 	again := func() { e.Start(f.t); e.ready() }
-	return []fault{
+	faults := []fault{
 		{"dies", e.Kill, func() { e.Start(f.t) }},
 		{"hangs", signal(unix.SIGSTOP), signal(unix.SIGCONT)},
 		{"is cut off", e.box.cut, e.box.join},
 		{"is wiped", func() { e.Kill(); e.wiped(); again() }, func() {}},
 	}
+	if e.replaced != nil {
+		faults = append(faults, fault{"fails over", e.replaced, func() {}})
+	}
+	return faults
 }
 
 // askers ask all boxes, each for one conversation after the other.

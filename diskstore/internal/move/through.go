@@ -3,6 +3,7 @@ package move
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -26,7 +27,6 @@ const (
 	throughLate  = time.Minute     // the same after several failures, each of which doubles the time
 	standBack    = 5 * time.Second // longest wait for Reads and Puts before a page
 	markSlack    = 2 * time.Minute // recencies of new pages are earlier than their storing by less
-	giveWay      = 2 * time.Second // wait for another host that writes the same pages
 )
 
 // Through copies pages to the remote tier behind their storing, one at a time: the same file, durable and
@@ -43,7 +43,8 @@ type Through struct {
 
 	Sent, SentBytes, Failed atomic.Uint64
 
-	page atomic.Int64 // bytes of the last one that was to be sent
+	page   atomic.Int64    // bytes of the last one that was to be sent
+	lacked []pagefile.Name // by the last look-up, the remote tier; of the queue's goroutine
 
 	mu      sync.Mutex
 	waiting []pagefile.Name
@@ -154,8 +155,9 @@ func (t *Through) mark(ctx context.Context) {
 	}
 }
 
-// next removes pages that the remote tier has from those that wait, and without any writes the first. next
-// reports false where the others have to wait.
+// next removes pages that the remote tier has from those that wait, and writes the first of the others. Where another
+// host is writing them, next writes any one, so that the two do not meet at each page. next reports false where the
+// others have to wait.
 func (t *Through) next(ctx context.Context, names []pagefile.Name) bool {
 	wait, cancel := context.WithTimeout(ctx, standBack)
 	_ = t.Traffic.StandBack(wait)
@@ -167,16 +169,16 @@ func (t *Through) next(ctx context.Context, names []pagefile.Name) bool {
 	for _, name := range there {
 		t.done(name)
 	}
-	if len(there) == 0 {
-		return t.ended(ctx, names[0], t.send(ctx, names[0]))
+	came := slices.ContainsFunc(there, func(name pagefile.Name) bool { return slices.Contains(t.lacked, name) })
+	t.lacked = slices.DeleteFunc(names, func(name pagefile.Name) bool { return slices.Contains(there, name) })
+	if len(t.lacked) == 0 {
+		return true
 	}
-	if t.Waiting() > 0 { // another host is writing them
-		select {
-		case <-time.After(giveWay):
-		case <-ctx.Done():
-		}
+	name := t.lacked[0]
+	if came {
+		name = t.lacked[rand.IntN(len(t.lacked))]
 	}
-	return true
+	return t.ended(ctx, name, t.send(ctx, name))
 }
 
 // there returns the names of which the remote tier has a page, exact or lossy.
