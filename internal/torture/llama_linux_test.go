@@ -45,7 +45,8 @@ func startLlama(t testing.TB, s setup) server {
 	o := llamatest.Options{Dir: dir, Model: s.gguf, Root: s.root, Args: llamaArgs(s)}
 	if s.root != "" {
 		o.Log = s.root + ".log"
-		o.Env = append([]string{"OLLAMA_KV_TIER_TEST=1", fmt.Sprint("OLLAMA_KV_TIER_PAGE_TOKENS=", pageTokens)}, s.env...)
+		// Faults are made while a server runs, which would have restored the latest chat at its start.
+		o.Env = append([]string{"OLLAMA_KV_TIER_TEST=1", "OLLAMA_KV_TIER_WARM_GB=0", fmt.Sprint("OLLAMA_KV_TIER_PAGE_TOKENS=", pageTokens)}, s.env...)
 	}
 	l := &llamaServer{options: o}
 	require.NoError(t, l.start())
