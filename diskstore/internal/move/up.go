@@ -18,6 +18,9 @@ var ErrNoRoom = errors.New("diskstore: no room to read ahead")
 // Request copies a page that was read to the local tier in the background, from what was kept of it.
 func (b *Mover) Request(page *Kept, at recency.Place) {
 	info := page.Info()
+	if !page.whole() { // of no use, and others need the room
+		page.Drop()
+	}
 	budget := b.Local.Book.Budget
 	if budget > 0 && pagefile.AlignUp(info.Bytes) > budget || !b.Promoting.Submit(info.Name, func(ctx context.Context) {
 		defer page.Drop()
