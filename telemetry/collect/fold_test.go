@@ -169,8 +169,8 @@ func TestNamesOfModels(t *testing.T) {
 		return len(state.Models) == 4 && !slices.ContainsFunc(state.Models, func(m telemetry.ModelState) bool { return m.Model.Name != want[m.Model.Weights] })
 	}
 	await(t, "names", func() bool {
-		state := s.look()
-		return len(state.Processes) == 4 && agree(state) && state.Processes[1].Model.Name == "llama"
+		told, err := s.tell() // fails until one has reported
+		return err == nil && len(told.Processes) == 4 && agree(told.State) && told.Processes[1].Model.Name == "llama"
 	})
 	for _, stop := range stops {
 		stop()
