@@ -97,7 +97,7 @@ func TestLatestText(t *testing.T) {
 func TestLatestTextOfConversationsInTurns(t *testing.T) {
 	o, s := openLatest(t)
 	system := prompt(1, 2*testTokens)
-	one, other := slices.Concat(system, prompt(2, 3*testTokens+2)), slices.Concat(system, prompt(3, 3*testTokens+2))
+	one, other := slices.Concat(system, prompt(2, 3*testTokens+2)), slices.Concat(system, prompt(3, 3*testTokens+3))
 	began := time.Now().Add(-time.Hour)
 	s.now = func() time.Time { return began }
 	pages, others := chainOf(t, s, one), chainOf(t, s, other)
@@ -109,18 +109,35 @@ func TestLatestTextOfConversationsInTurns(t *testing.T) {
 	s.now = func() time.Time { return began.Add(-time.Hour) }
 	putChain(t, s, prompt(5, testTokens))
 	require.NoError(t, s.Close())
-	requireLatest(t, o, one, other) // whichever comes first
+	requireLatest(t, o, other) // the longest
 
 	s = open(t, o)
-	text := latestText{end: s.opt.Fingerprint, past: make(map[pagefile.Key]bool), early: make(map[pagefile.Key][]*pagefile.Header)}
+	text := newLatestText(s.opt.Fingerprint)
 	_, err := s.local.files.AwaitFirst(ctx, s.local.counting...)
 	require.NoError(t, err)
 	for _, info := range s.local.files.First.Recent() {
 		h, err := tier.ReadHeader(ctx, s.local.tier, info.Name)
 		require.NoError(t, err)
-		text.add(h)
+		text.add(h, info.Used)
 	}
 	require.Empty(t, text.early, "nothing is looked for in vain")
+}
+
+// TestLatestTextAfterAnotherEnd: a prompt goes on otherwise than the tail that is stored, as the tokens of an
+// answer are others when they are a prompt's, and is stored within the same minute.
+func TestLatestTextAfterAnotherEnd(t *testing.T) {
+	for n := range 16 { // other keys come in another order
+		o, s := openLatest(t)
+		began := time.Now().Add(-time.Hour)
+		s.now = func() time.Time { return began }
+		text := prompt(n, 2*testTokens)
+		putChain(t, s, slices.Concat(text, prompt(100, 5)))
+		s.now = func() time.Time { return began.Add(30 * time.Second) }
+		want := slices.Concat(text, prompt(200, testTokens+3))
+		putChain(t, s, want)
+		require.NoError(t, s.Close())
+		requireLatest(t, o, want)
+	}
 }
 
 // TestLatestTextOfCopiedFiles, whose times say nothing of their order.

@@ -2,8 +2,10 @@ package diskstore
 
 import (
 	"context"
+	"slices"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -84,7 +86,7 @@ func (r *Recent) Text(ctx context.Context) ([]int32, error) {
 	if _, err := local.files.AwaitFirst(ctx, local.counting...); err != nil {
 		return nil, err
 	}
-	text := latestText{end: r.pages.Exact, past: make(map[pagefile.Key]bool), early: make(map[pagefile.Key][]*pagefile.Header)}
+	text := newLatestText(r.pages.Exact)
 	for _, info := range local.files.First.Recent() {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -93,29 +95,46 @@ func (r *Recent) Text(ctx context.Context) ([]int32, error) {
 			break
 		}
 		h, err := tier.ReadHeader(ctx, local.tier, info.Name)
-		if err == nil && len(h.Media) == 0 && h.PageTokens == r.pageTokens && text.add(h) {
+		if err == nil && len(h.Media) == 0 && h.PageTokens == r.pageTokens && text.add(h, recency.Used(info.Used, h.Start)) {
 			text.used = info.Used
 		} else {
 			text.vain++
 		}
 	}
-	return append(text.tokens, text.tail...), nil
+	return text.tokens(), nil
 }
 
-// latestText joins pages, of which each follows the page before it.
+// latestText joins pages and tails, of which each follows the page before it.
 type latestText struct {
+	root  *latestPage
+	found map[pagefile.Key]*latestPage   // by its key; the root by the fingerprint
+	order []*latestPage                  // without the root; none is before the page that it follows
+	used  time.Time                      // recency of the last file that was the first to follow its page
+	vain  int                            // other files
+	early map[pagefile.Key][]*latestPage // files before the page that they follow, by its key
+}
+
+// latestPage is a page or a tail.
+type latestPage struct {
+	key    pagefile.Key
+	before *latestPage
 	tokens []int32
-	end    pagefile.Key // the last full page, or the fingerprint
-	tail   []int32
-	past   map[pagefile.Key]bool               // pages after which nothing more of the text comes
-	used   time.Time                           // recency of the last file that was added
-	vain   int                                 // files that were not added
-	early  map[pagefile.Key][]*pagefile.Header // files before the page that they follow, by its key
+	used   time.Time   // the last use of its chain, or of one that goes on from it
+	next   *latestPage // that goes on from it; nil for none
+	length int         // tokens from its first to the text's last, if the text has it
+}
+
+func newLatestText(fingerprint pagefile.Key) *latestText {
+	root := &latestPage{key: fingerprint}
+	return &latestText{root: root, found: map[pagefile.Key]*latestPage{fingerprint: root}, early: make(map[pagefile.Key][]*latestPage)}
 }
 
 // earlyMax bounds the keys of latestText.early, and the files that are looked at in vain to find the
 // pages before those: copies of files may have lost their order.
 const earlyMax = 1024
+
+// sameUse is the time within which two conversations' last uses count as one.
+const sameUse = time.Second
 
 // complete reports whether the files from some recency on are of other conversations. The files of a
 // conversation differ by 10 ns for each token; files of others that were used in the same minute may
@@ -124,35 +143,74 @@ func (t *latestText) complete(used time.Time) bool {
 	if t.used.IsZero() {
 		return t.vain >= earlyMax
 	}
-	return t.used.Sub(used) > time.Second && (len(t.early) == 0 || t.vain >= earlyMax)
+	return t.used.Sub(used) > sameUse && (len(t.early) == 0 || t.vain >= earlyMax)
 }
 
-// add adds a page or a tail. add reports false for one that does not go on with the text.
-func (t *latestText) add(h *pagefile.Header) bool {
-	switch {
-	case h.Key == t.end: // exact and lossy
+// add adds a page or a tail, whose chain was last used at a time. add reports whether it is the first to
+// follow the page before it.
+func (t *latestText) add(h *pagefile.Header, used time.Time) bool {
+	if t.found[h.Key] != nil { // exact and lossy
 		return false
-	case t.past[h.Parent], h.Parent == t.end && pagefile.Shared(h.Tokens, t.tail) < min(len(h.Tokens), len(t.tail)):
-		t.past[h.Key] = true // another conversation
-		return false
-	case h.Parent != t.end:
+	}
+	p := &latestPage{key: h.Key, tokens: h.Tokens, used: used}
+	if p.before = t.found[h.Parent]; p.before == nil {
 		if len(t.early) < earlyMax {
-			t.early[h.Parent] = append(t.early[h.Parent], h)
+			t.early[h.Parent] = append(t.early[h.Parent], p)
 		}
 		return false
 	}
-	if h.Tail() {
-		if len(h.Tokens) > len(t.tail) {
-			t.tail = h.Tokens
+	first := p.before.next == nil
+	p.before.next = p // until tokens chooses
+	t.join(p)
+	return first
+}
+
+// join joins a page that follows another one, and those that wait for it.
+func (t *latestText) join(p *latestPage) {
+	for joined := []*latestPage{p}; len(joined) > 0; {
+		p, joined = joined[0], joined[1:]
+		if t.found[p.key] != nil {
+			continue
 		}
-		return true
+		t.found[p.key], t.order = p, append(t.order, p)
+		for _, after := range t.early[p.key] {
+			after.before, p.next = p, after
+			joined = append(joined, after)
+		}
+		delete(t.early, p.key)
 	}
-	t.past[t.end] = true
-	t.tokens, t.end, t.tail = append(t.tokens, h.Tokens...), h.Key, nil
-	next := t.early[h.Key]
-	delete(t.early, h.Key)
-	for _, after := range next {
-		t.add(after)
+}
+
+// tokens returns the text. Pages that are stored within a minute after one beginning have the same
+// recencies: an answer that was cut off, and the prompt that has another one in its place. Of those the
+// longest chain is taken.
+func (t *latestText) tokens() (tokens []int32) {
+	for _, p := range t.order {
+		p.before.next = nil
 	}
-	return true
+	for _, p := range slices.Backward(t.order) {
+		p.length = len(p.tokens)
+		if p.next != nil {
+			p.length += p.next.length
+		}
+		p.before.goOn(p)
+	}
+	for p := t.root.next; p != nil; p = p.next {
+		tokens = append(tokens, p.tokens...)
+	}
+	return tokens
+}
+
+// goOn has a page go on with another one if that is better than the one before.
+func (p *latestPage) goOn(next *latestPage) {
+	if next.used.After(p.used) {
+		p.used = next.used
+	}
+	if p.next != nil {
+		later := next.used.Sub(p.next.used)
+		if later < -sameUse || later <= sameUse && next.length <= p.next.length {
+			return
+		}
+	}
+	p.next = next
 }
