@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -422,12 +423,17 @@ func (l Listener) after(before *Answer) Listener {
 	return l
 }
 
-// Prefill computes a prompt in a slot and drops the answer, of which it returns the account.
-func (e *Engine) Prefill(ctx context.Context, slot int, tokens []int32, l Listener) (*Answer, error) {
-	body, err := json.Marshal(map[string]any{
-		"prompt": tokens, "n_predict": 0, "id_slot": slot, "cache_prompt": true, "temperature": 0,
-		"stream": true, "return_progress": true,
+// Prefill computes a prompt in a slot and drops the answer, of which it returns the account. The request has
+// other members as well.
+func (e *Engine) Prefill(ctx context.Context, slot int, tokens []int32, others map[string]json.RawMessage, l Listener) (*Answer, error) {
+	in := map[string]any{"temperature": 0}
+	for name, value := range others {
+		in[name] = value
+	}
+	maps.Copy(in, map[string]any{
+		"prompt": tokens, "n_predict": 0, "id_slot": slot, "cache_prompt": true, "stream": true, "return_progress": true,
 	})
+	body, err := json.Marshal(in)
 	if err != nil {
 		return nil, fmt.Errorf("ask llama-server for a prompt: %w", err)
 	}
@@ -481,7 +487,7 @@ func readProgress(event []byte) *Progress {
 // and empties it again. The engine must not have answered any request yet. Shape returns an
 // error when ctx ends, although the engine may still use its file.
 func Shape(ctx context.Context, e *Engine, files *slotfile.Files) (*llamastate.Shape, error) {
-	if _, err := e.Prefill(ctx, 0, []int32{0}, Listener{}); err != nil {
+	if _, err := e.Prefill(ctx, 0, []int32{0}, nil, Listener{}); err != nil {
 		return nil, err
 	}
 	learned := make(chan struct{})

@@ -139,7 +139,7 @@ func (t *table) chooseLocked(r Request, suits func(*slot) bool) *slot {
 	free := func(s *slot) bool { return !s.busy && suits(s) }
 	best, most := t.oldestLocked(free), int(similar*float64(len(r.Tokens)+len(r.Rest)))
 	for _, s := range t.slots {
-		if r.Loose && free(s) && s.used.Equal(best.used) {
+		if r.anywhere() && free(s) && s.used.Equal(best.used) {
 			best = s // of those never used, llama-server takes the last
 		}
 	}

@@ -3,6 +3,7 @@ package llamatier
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -224,7 +225,7 @@ func (t *Tier) stage(ctx context.Context, u *Turn, stored int, l Listener) {
 	}
 	for _, end := range ends {
 		most := t.stages.most(s.ended(), end)
-		answer, err := t.engine.Prefill(first, s.id, u.request.Tokens[:end], l.after(u.Staged))
+		answer, err := t.engine.Prefill(first, s.id, u.request.Tokens[:end], u.request.Others, l.after(u.Staged))
 		u.computed(end, answer)
 		if err != nil {
 			t.log.Debug("kv tier: the rest of a prompt is computed at once", "slot", s.id, "error", err)
@@ -235,6 +236,39 @@ func (t *Tier) stage(ctx context.Context, u *Turn, stored int, l Listener) {
 			t.saver.save(ctx, s, true)
 		}
 	}
+}
+
+// Prefill has the engine compute the prompt of a turn up to its last token, behind which a model cannot go back, and
+// ends the turn. A request that passes finds the prompt in the slot, which Pass saves. Prefill returns the account of
+// the tokens that were computed; nil if the engine computes all of the prompt later.
+func (t *Tier) Prefill(ctx context.Context, u *Turn) *Answer {
+	u.await()
+	s, tokens := u.s, u.request.Tokens[:max(0, len(u.request.Tokens)-1)]
+	held := commonPrefix(s.tokens, tokens)
+	if t.obstacles.off.Load() || u.TooLong || t.table.unknownRuns() || s.broken { // it would not be saved
+		u.Drop()
+		return u.Staged
+	}
+	u.request.Tokens = tokens
+	if len(tokens) < held+restoreMin {
+		answer := &Answer{Cached: held}
+		u.record(answer)
+		u.free(answer)
+		return u.Staged
+	}
+	answer, err := t.engine.Prefill(ctx, s.id, tokens, u.request.Others, u.request.Stage.after(u.Staged))
+	if err != nil {
+		t.log.Debug("kv tier: a prompt is computed with its answers", "slot", s.id, "error", err)
+	}
+	if errors.Is(err, errRefused) {
+		u.Drop()
+		return u.Staged
+	}
+	u.End(answer)
+	if answer == nil {
+		return u.Staged
+	}
+	return answer.after(u.Staged)
 }
 
 // saveIdle saves a slot that no request has taken.

@@ -2,6 +2,7 @@ package llamatier
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -23,6 +24,10 @@ type Request struct {
 	Cancel  context.CancelFunc // gives the request up
 	Stage   Listener           // hears of the first steps of a prompt that is computed in several
 
+	// Others are the other members of a request that passes when the engine has computed its prompt (Tier.Prefill).
+	// The engine may refuse it because of them, and does so before it computes the prompt.
+	Others map[string]json.RawMessage
+
 	beside bool                // the engine may get the request while it restores the slot; it tells the time of the prompt
 	known  int                 // of Parts, whose tokens are among Tokens
 	media  []llamastate.Medium // of these
@@ -30,6 +35,9 @@ type Request struct {
 
 // parts are the parts of which nothing is known.
 func (r *Request) parts() []Part { return r.Parts[r.known:] }
+
+// anywhere reports whether the engine chooses the slot.
+func (r *Request) anywhere() bool { return r.Loose || r.Others != nil }
 
 // textual reports whether a prompt has neither image nor sound.
 func (r *Request) textual() bool { return r.Rest == nil && r.media == nil }
@@ -96,18 +104,27 @@ func (u *Turn) End(answer *Answer) {
 		u.lost(answer != nil)
 		return
 	}
-	to, s := u.to, u.s
-	p := u.account(answer)
-	u.restored.saved = p.Saved
-	to.why.Record(context.Background(), u.asked, p, nil)
-	to.why.Done(u.asked, u.request.asked(), why.Fate{})
+	u.record(answer)
 	u.computed(len(u.request.Tokens), answer)
 	if answer != nil {
-		to.asker.count()
+		u.to.asker.count()
 	} else {
-		to.asker.doubt() // the engine ends it later
+		u.to.asker.doubt() // the engine ends it later
 	}
-	to.table.end(s, s.describe(answer, u.restored, to.pageTokens))
+	u.free(answer)
+}
+
+// record notes the account of a request.
+func (u *Turn) record(answer *Answer) {
+	p := u.account(answer)
+	u.restored.saved = p.Saved
+	u.to.why.Record(context.Background(), u.asked, p, nil)
+	u.to.why.Done(u.asked, u.request.asked(), why.Fate{})
+}
+
+// free makes the slot of a request free, which has ended.
+func (u *Turn) free(answer *Answer) {
+	u.to.table.end(u.s, u.s.describe(answer, u.restored, u.to.pageTokens))
 }
 
 // lost ends a request that may have run in any slot.

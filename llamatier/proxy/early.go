@@ -90,7 +90,7 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, err)
 		return
 	}
-	h.passOf(w, r, of)
+	h.passOf(w, r, of, nil)
 }
 
 // passUnread has the engine answer a request that is not read before, for some reason.
@@ -100,12 +100,12 @@ func (h *Handler) passUnread(w http.ResponseWriter, r *http.Request, why string)
 	u := &unsalted{ReadCloser: r.Body}
 	r = r.WithContext(context.WithValue(r.Context(), unsaltedKey{}, u))
 	r.Body = u
-	h.passOf(w, r, of)
+	h.passOf(w, r, of, nil)
 }
 
 // passOf has the engine answer a tenant's request, which may compute in a slot that the engine chooses, and
-// may change the adapters.
-func (h *Handler) passOf(w http.ResponseWriter, r *http.Request, of llamatier.Tenant) {
+// may change the adapters. hears gets the engine's answer, unless it is nil.
+func (h *Handler) passOf(w http.ResponseWriter, r *http.Request, of llamatier.Tenant, hears func(*http.Response) error) {
 	if of != (llamatier.Tenant{}) && (h.Tier() == nil || h.ours.Shares != "") {
 		h.refuse(w, nil)
 		return
@@ -125,7 +125,10 @@ func (h *Handler) passOf(w http.ResponseWriter, r *http.Request, of llamatier.Te
 	}()
 	heard := func(res *http.Response) error {
 		status = res.StatusCode
-		return nil
+		if hears == nil {
+			return nil
+		}
+		return hears(res)
 	}
 	h.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), heardKey{}, heard)))
 	whole = true // it panics where the answer or the client ends before

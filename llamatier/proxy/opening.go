@@ -160,6 +160,12 @@ func (o *opening) named() string {
 // WriteHeader implements http.ResponseWriter.
 func (o *opening) WriteHeader(int) {} // the client has it
 
+// Write implements http.ResponseWriter: the rest comes.
+func (o *opening) Write(b []byte) (int, error) {
+	o.end()
+	return o.ResponseWriter.Write(b)
+}
+
 // Unwrap is for http.ResponseController.
 func (o *opening) Unwrap() http.ResponseWriter { return o.ResponseWriter }
 

@@ -32,6 +32,7 @@ type prompt struct {
 	streaming streaming
 	account   bool // the answer has its account for our sake alone
 	asIs      bool // the request names its slot itself, or llama-server drops the name
+	answers   int  // that the request asks for
 }
 
 // readPrompt reads a request without the prompt's tokens.
@@ -44,7 +45,7 @@ func readPrompt(r *http.Request, body []byte, a api) (*prompt, error) {
 		return nil, err
 	}
 	end := bytes.LastIndexByte(body, '}')
-	if end < 0 || set(in["n"], "1") || set(in["n_cmpl"], "1") || set(in["n_cache_reuse"], "0") || set(in["cache_prompt"], "true") {
+	if end < 0 || set(in["n_cache_reuse"], "0") || set(in["cache_prompt"], "true") {
 		return nil, errNotUnderstood
 	}
 	p := &prompt{api: a, in: in, text: textOf(r.URL.Path, in), end: end, streaming: readStreaming(in), asIs: a.loose, Request: llamatier.Request{Slot: -1, Loose: a.loose}}
@@ -62,7 +63,7 @@ func readPrompt(r *http.Request, body []byte, a api) (*prompt, error) {
 		}
 		p.asIs = true
 	}
-	return p, nil
+	return p, p.readAnswers()
 }
 
 // set reports whether a value is there, is not null, and is not the usual one.

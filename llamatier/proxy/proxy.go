@@ -116,7 +116,11 @@ func unavailable(w http.ResponseWriter) {
 func fails(w http.ResponseWriter, status int, members string) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, `{"error":{`+members+`}}`)
+	text := `{"error":{` + members + `}}`
+	if _, begun := w.(*opening); begun {
+		text = "data: " + text + "\n\n"
+	}
+	_, _ = io.WriteString(w, text)
 }
 
 // api is a kind of requests with a prompt.
@@ -248,9 +252,12 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	if ctx.Err() != nil {
 		panic(http.ErrAbortHandler) // the client is gone, and the engine has not heard of its request
 	}
+	if err == nil && p.answers > 1 && (p.answers > len(t.Slots()) || len(p.Parts) > 0) {
+		err = errNotUnderstood
+	}
 	if err != nil {
 		h.log.Debug("kv tier: request passes through", "path", r.URL.Path, "reason", err)
-		h.passOf(w, r, of)
+		h.passOf(w, r, of, nil)
 		return
 	}
 	h.serveCold(w, r, t, p, body, cancel)
@@ -270,11 +277,15 @@ func (h *Handler) serveCold(w http.ResponseWriter, r *http.Request, t *llamatier
 		return
 	}
 	if errors.Is(err, llamatier.ErrTaken) {
-		h.passOf(w, r, p.Tenant)
+		h.passOf(w, r, p.Tenant, nil)
 		return
 	}
 	if err != nil {
 		panic(http.ErrAbortHandler) // the server ends, or the client is gone
+	}
+	if p.answers > 1 {
+		h.serveSeveral(w, r, p, opening, turn, t)
+		return
 	}
 	heard := &end{turn: turn, staged: turn.Staged, api: p.api, account: p.account}
 	if opening.end() {

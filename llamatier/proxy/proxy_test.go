@@ -332,7 +332,7 @@ func TestUnderstanding(t *testing.T) {
 	for _, body := range []string{
 		``, `[]`, `{}`, `null`, `{"prompt":5}`, `{"prompt":[]}`, `{"prompt":["a","b"]}`, `{"prompt":[[1],[2]]}`,
 		`{"prompt":[["a"]]}`, `{"prompt":[[]]}`, `{"prompt":[[[1]]]}`, `{"prompt":[1,null,"a"]}`, `{"prompt":[1,"a",2.5]}`, `{"prompt":[1,"a",[2]]}`, `{"prompt":[null]}`,
-		`{"prompt":{"prompt_string":"a","multimodal_data":["b"]}}`, `{"prompt":"four","n":2}`, `{"prompt":"four","n_cmpl":3}`,
+		`{"prompt":{"prompt_string":"a","multimodal_data":["b"]}}`,
 		`{"prompt":"four","cache_prompt":false}`, `{"prompt":"four","n_cache_reuse":256}`, `{"prompt":"four"`,
 		`{"prompt":"four","id_slot":4294967297}`, // slot 1 for llama-server, whose numbers have 32 bits
 	} {
