@@ -27,7 +27,7 @@ func TestRandomUsers(t *testing.T) {
 		w.tier.patience.leave, w.tier.patience.search = 0, 0
 		var texts [][]int32
 		for range rapid.IntRange(3, 25).Draw(rt, "steps") {
-			switch rapid.SampledFrom(strings.Fields("ask ask ask ask resume resume resumed giveup retype refused idle idle private unknown refuse restart memory together float float gone")).Draw(rt, "step") {
+			switch rapid.SampledFrom(strings.Fields("ask ask ask ask resume resume resumed giveup retype refused idle idle private unknown refuse restart memory together float float gone several several")).Draw(rt, "step") {
 			case "ask":
 				w.ask(ask(draw(rt, &texts)), rapid.IntRange(0, 200).Draw(rt, "predict"))
 			case "resume": // as expected, or not
@@ -50,6 +50,9 @@ func TestRandomUsers(t *testing.T) {
 				w.engine.whim = whims(rapid.IntRange(-1, 2).Draw(rt, "whim"))
 				w.engine.late = rapid.IntRange(0, 100).Draw(rt, "late")
 				w.gone(loose(draw(rt, &texts)))
+			case "several":
+				w.engine.whim = whims(rapid.IntRange(-1, 2).Draw(rt, "whim"))
+				w.several(ask(draw(rt, &texts)), rapid.IntRange(0, 200).Draw(rt, "predict"))
 			case "refused":
 				end := w.tier.Unknown()
 				w.ask(ask(draw(rt, &texts)), 3)

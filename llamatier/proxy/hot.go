@@ -86,7 +86,7 @@ func (k *talk) goesOn(t text) bool {
 // resume begins a request that goes on where the last one of a slot has ended; nil if it does not. If the
 // tokens of the last one are being found out, it waits for the slot.
 func (h *Handler) resume(ctx context.Context, t *llamatier.Tier, p *prompt, cancel context.CancelFunc) *llamatier.Turn {
-	if p.Private || p.Slot >= 0 || p.answers > 1 || len(p.text.said) == 0 {
+	if p.Private || p.Slot >= 0 || len(p.text.said) == 0 {
 		return nil
 	}
 	last := h.lastOf(p.text)
