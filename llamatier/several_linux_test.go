@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -52,8 +53,11 @@ func TestPromptsBeforeTheirAnswers(t *testing.T) {
 // TestStepsBeforeSeveralAnswers are one account with the last one.
 func TestStepsBeforeSeveralAnswers(t *testing.T) {
 	w := newChats(t, 2, 4000)
-	tokens := append(append(prompt(1, 300), 1011, 7), prompt(2, 300)...)
-	before, answer := w.several(ask(tokens), 5)
+	var heard []int
+	r := ask(slices.Concat(prompt(1, 300), []int32{1011, 7}, prompt(2, 300)))
+	r.Stage.Hear = func(p Progress) { heard = append(heard, p.Cached, p.Processed) }
+	before, answer := w.several(r, 5)
+	require.Equal(t, []int{0, 0, 0, 150, 0, 300, 0, 300, 0, 450, 0, 601}, heard)
 	require.Equal(t, &Answer{Processed: 601, Generated: 1, Took: 601 * 20 * time.Millisecond}, before)
 	require.Equal(t, 601, answer.Cached)
 	require.Equal(t, 601, w.latest().Computed)
@@ -86,6 +90,16 @@ func TestPromptsThatAreNotComputedBefore(t *testing.T) {
 			require.Empty(t, w.tier.table.slots[1].tokens)
 		})
 	}
+}
+
+// TestAShortPromptBeforeItsAnswers is computed if it is worth a restore.
+func TestAShortPromptBeforeItsAnswers(t *testing.T) {
+	w := newWorld(t, 2, 1000)
+	r := ask(prompt(1, restoreMin+1))
+	r.Others = map[string]json.RawMessage{}
+	require.NotNil(t, w.tier.Prefill(t.Context(), w.begin(r)))
+	require.Equal(t, prompt(1, restoreMin), w.tier.table.slots[1].tokens)
+	w.tier.Flush(t.Context())
 }
 
 // TestAClientThatGoesAwayBeforeItsAnswers ends the computing.
