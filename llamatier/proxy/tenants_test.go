@@ -177,6 +177,7 @@ func asking(ctx context.Context, h *Handler, path, key, salt, prompt, more strin
 
 // TestNoAnswerTellsOfOthers: whatever clients with keys and salts send, to any path, at the same time.
 func TestNoAnswerTellsOfOthers(t *testing.T) {
+	got := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		l, h, log := letter(t, rapid.IntRange(1, 3).Draw(rt, "slots"), Ours{Tenants: listed})
 		asked := map[string][]string{} // by namespace and salt
@@ -221,11 +222,12 @@ func TestNoAnswerTellsOfOthers(t *testing.T) {
 			}
 			running.Wait()
 		}
-		require.NotEmpty(rt, l.got)
+		got += len(l.got)
 		for _, secret := range []string{"secret-", "grain", "red-", "blue"} {
 			require.NotContains(rt, log.String(), secret)
 		}
 	})
+	require.Positive(t, got)
 }
 
 // TestAClientThatLeavesInAnySlot: another tenant's request waits, because llama-server may begin its late.
