@@ -84,13 +84,15 @@ func (l *letters) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return // llama-server drops it
 	}
 	var in struct {
-		Content, Prompt string
-		Slot            *int `json:"id_slot"`
-		Messages        []struct{ Content string }
+		Content  string
+		Prompt   json.RawMessage
+		Slot     *int `json:"id_slot"`
+		Messages []struct{ Content string }
 	}
 	_ = json.Unmarshal(b, &in)
+	prompt := stringOf(in.Prompt) + string(numbers(in.Prompt))
 	for _, m := range in.Messages {
-		in.Prompt += m.Content
+		prompt += m.Content
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,7 +114,7 @@ func (l *letters) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/metrics":
 		_, _ = io.WriteString(w, "llamacpp:tokens_predicted_total 1\n")
 	case r.URL.Path == "/apply-template":
-		_ = json.NewEncoder(w).Encode(map[string]string{"prompt": in.Prompt})
+		_ = json.NewEncoder(w).Encode(map[string]string{"prompt": prompt})
 	case r.URL.Path == "/tokenize":
 		_ = json.NewEncoder(w).Encode(map[string]any{"tokens": []rune(in.Content)})
 	default:
@@ -122,7 +124,7 @@ func (l *letters) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			hang()
 			l.mu.Lock()
 		}
-		l.compute(w, in.Prompt, in.Slot)
+		l.compute(w, prompt, in.Slot)
 	}
 }
 
@@ -188,7 +190,7 @@ func TestNoAnswerTellsOfOthers(t *testing.T) {
 				salt := rapid.SampledFrom([]string{"", "", "grain"}).Draw(rt, "salt")
 				path := rapid.SampledFrom([]string{"/completion", "/v1/chat/completions", "/v1/messages", "/embedding"}).Draw(rt, "path")
 				more := rapid.SampledFrom([]string{"", "", `,"n":2`, `,"kv_store":false`, `,"id_slot":0`, `,"odd":"` + "\x01" + `"`}).Draw(rt, "more")
-				prompt := strings.Repeat("shared", rapid.IntRange(0, 9).Draw(rt, "shared")) + rapid.StringMatching(`[xyz]{1,3}`).Draw(rt, "own")
+				prompt := strings.Repeat("shared", rapid.IntRange(0, 20).Draw(rt, "shared")) + rapid.StringMatching(`[xyz]{1,3}`).Draw(rt, "own")
 				whose := strings.TrimRight(key, "-12") + " " + salt
 				if strings.HasPrefix(key, "secret") {
 					whose = key + " " + salt
