@@ -15,7 +15,7 @@ import (
 )
 
 // twice is a chat for which a client wants two answers.
-var twice = strings.TrimSuffix(chat("a"), "}") + `,"n":2,"logprobs":true,"grammar":"g"`
+var twice = strings.TrimSuffix(chat("a"), "}") + `,"n":2,"n_predict":8,"logprobs":true,"grammar":"g"`
 
 // prefilling is an engine that computes 99 tokens of any prompt before it answers a chat. The function returns the
 // bodies of both since the last call, by path.
