@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -57,34 +58,39 @@ func TestSeveralAnswers(t *testing.T) {
 	}
 }
 
-// TestAStreamOfSeveralAnswers is that of a stock server, with progress from the first token on. What llama-server
-// refuses, it refuses before anything is computed.
+// TestAStreamOfSeveralAnswers is that of a stock server, with progress from the first token on, also where the prompt
+// is computed in steps. What llama-server refuses, it refuses before anything is computed.
 func TestAStreamOfSeveralAnswers(t *testing.T) {
-	o := llamatest.Options{Model: aModel(t, testmodel.Shape{Arch: "llama"}), Args: strings.Fields("-c 6144 -np 3 -t 1 -b 256 -ub 256")}
-	ask := func(more map[string]any) map[string]any {
-		in := map[string]any{"prompt": someTokens(2, severalPrompt), "max_tokens": 8, "temperature": 0, "seed": 1, "stream": true, "return_progress": true, "n": 2}
-		maps.Copy(in, more)
-		return in
+	for _, shape := range []testmodel.Shape{{Arch: "llama"}, {Arch: "lfm2"}} {
+		t.Run(shape.Arch, func(t *testing.T) {
+			o := llamatest.Options{Model: aModel(t, shape), Args: strings.Fields("-c 6144 -np 3 -t 1 -b 256 -ub 256")}
+			stock := start(t, o)
+			opening := stock.tokenize("<|im_start|>assistant\n")
+			ask := func(more map[string]any) map[string]any {
+				in := map[string]any{"prompt": slices.Concat(someTokens(2, severalPrompt), opening), "max_tokens": 8, "temperature": 0, "seed": 1, "stream": true, "return_progress": true, "n": 2}
+				maps.Copy(in, more)
+				return in
+			}
+			o.Root = filepath.Join(t.TempDir(), "pages")
+			s := start(t, o)
+			for _, more := range []map[string]any{{"n": 4}, {"n": 0}, {"grammar": "root ::= ("}, {"temperature": "hot"}} {
+				wantStatus, want := stock.post("/v1/completions", ask(more))
+				status, got := s.post("/v1/completions", ask(more))
+				require.Equal(t, http.StatusBadRequest, status)
+				require.Equal(t, wantStatus, status)
+				require.JSONEq(t, string(want), string(got))
+			}
+			want, got := stock.progress("/v1/completions", ask(nil)), s.progress("/v1/completions", ask(nil))
+			require.Equal(t, want.header, got.header)
+			require.Equal(t, want.text, got.text)
+			require.Len(t, got.ids, 1)
+			require.Equal(t, want.totals, got.totals)
+			require.Equal(t, map[int]bool{0: true}, got.cached)
+			require.Subset(t, got.processed, []int{0, severalPrompt + len(opening)})
+			require.IsNonDecreasing(t, got.processed)
+			require.Equal(t, shape.Arch == "lfm2", slices.Contains(got.processed, severalPrompt), "there are steps")
+		})
 	}
-	refused := []map[string]any{{"n": 4}, {"n": 0}, {"grammar": "root ::= ("}, {"temperature": "hot"}}
-	stock := start(t, o)
-	o.Root = filepath.Join(t.TempDir(), "pages")
-	s := start(t, o)
-	for _, more := range refused {
-		wantStatus, want := stock.post("/v1/completions", ask(more))
-		status, got := s.post("/v1/completions", ask(more))
-		require.Equal(t, http.StatusBadRequest, status)
-		require.Equal(t, wantStatus, status)
-		require.JSONEq(t, string(want), string(got))
-	}
-	want, got := stock.progress("/v1/completions", ask(nil)), s.progress("/v1/completions", ask(nil))
-	require.Equal(t, want.header, got.header)
-	require.Equal(t, want.text, got.text)
-	require.Len(t, got.ids, 1)
-	require.Equal(t, want.totals, got.totals)
-	require.Equal(t, map[int]bool{0: true}, got.cached)
-	require.Subset(t, got.processed, want.processed)
-	require.IsNonDecreasing(t, got.processed)
 }
 
 // TestSeveralAnswersOfAChat have the usage of a stock server.
