@@ -92,6 +92,20 @@ func TestPromptsThatAreNotComputedBefore(t *testing.T) {
 	}
 }
 
+// TestARefusedStepBeforeSeveralAnswers leaves the slot as it was: the engine has not begun it.
+func TestARefusedStepBeforeSeveralAnswers(t *testing.T) {
+	w := newChats(t, 2, 4000)
+	w.engine.refuseNext("/completion", 2)
+	before, _ := w.several(ask(slices.Concat(prompt(1, 300), []int32{1011, 7}, prompt(2, 300))), 5)
+	require.Nil(t, before)
+	require.Equal(t, 2, w.engine.requests()["/completion"], "a step, and the prompt")
+	for _, s := range w.tier.table.slots {
+		require.Empty(t, s.tokens)
+		require.False(t, s.mayBegin())
+	}
+	w.tier.Flush(t.Context())
+}
+
 // TestAShortPromptBeforeItsAnswers is computed if it is worth a restore.
 func TestAShortPromptBeforeItsAnswers(t *testing.T) {
 	w := newWorld(t, 2, 1000)

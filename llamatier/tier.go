@@ -226,7 +226,9 @@ func (t *Tier) stage(ctx context.Context, u *Turn, stored int, l Listener) {
 	for _, end := range ends {
 		most := t.stages.most(s.ended(), end)
 		answer, err := t.engine.Prefill(first, s.id, u.request.Tokens[:end], u.request.Others, l.after(u.Staged))
-		u.computed(end, answer)
+		if !errors.Is(err, errRefused) { // it computes nothing then
+			u.computed(end, answer)
+		}
 		if err != nil {
 			t.log.Debug("kv tier: the rest of a prompt is computed at once", "slot", s.id, "error", err)
 			return
