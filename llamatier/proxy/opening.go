@@ -157,8 +157,9 @@ func (o *opening) named() string {
 	return o.id
 }
 
-// WriteHeader implements http.ResponseWriter.
-func (o *opening) WriteHeader(int) {} // the client has it
+// WriteHeader implements http.ResponseWriter: the client has a header, and the rest comes. From here on
+// ReverseProxy writes to the client, also from a goroutine of its own.
+func (o *opening) WriteHeader(int) { o.end() }
 
 // Write implements http.ResponseWriter: the rest comes.
 func (o *opening) Write(b []byte) (int, error) {

@@ -67,6 +67,16 @@ func TestAStreamBeginsWithTheFirstStep(t *testing.T) {
 	}
 }
 
+// TestCommentsEndWithTheEnginesHeader: ReverseProxy flushes it while another comment may be due.
+func TestCommentsEndWithTheEnginesHeader(t *testing.T) {
+	o, w := opened(t, `{"stream":true}`, api{})
+	o.hear(step(2))
+	o.ping()
+	o.WriteHeader(http.StatusOK)
+	o.ping()
+	require.Equal(t, ":\n\n", w.Body.String())
+}
+
 // TestAnswersAtOnceAreNotOpened: their status is the engine's.
 func TestAnswersAtOnceAreNotOpened(t *testing.T) {
 	for _, body := range []string{`{}`, `{"stream":false}`, `{"stream":null}`} {
