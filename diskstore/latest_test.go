@@ -158,6 +158,18 @@ func TestLatestTextOfCopiedFiles(t *testing.T) {
 	}
 }
 
+// TestLatestTextEndsWithATail, whatever a forged file has behind it.
+func TestLatestTextEndsWithATail(t *testing.T) {
+	o, s := openLatest(t)
+	text := prompt(1, testTokens+3)
+	pages := putChain(t, s, text)
+	forged := *pages[1]
+	forged.Parent = forged.Key()
+	require.NoError(t, s.Put(ctx, &forged))
+	require.NoError(t, s.Close())
+	requireLatest(t, o, text)
+}
+
 // TestLatestTextEndsBeforeALostPage.
 func TestLatestTextEndsBeforeALostPage(t *testing.T) {
 	o, s := openLatest(t)

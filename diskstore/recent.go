@@ -107,16 +107,16 @@ func (r *Recent) Text(ctx context.Context) ([]int32, error) {
 // latestText joins pages and tails, of which each follows the page before it.
 type latestText struct {
 	root  *latestPage
-	found map[pagefile.Key]*latestPage   // by its key; the root by the fingerprint
-	order []*latestPage                  // without the root; none is before the page that it follows
-	used  time.Time                      // recency of the last file that was the first to follow its page
-	vain  int                            // other files
-	early map[pagefile.Key][]*latestPage // files before the page that they follow, by its key
+	found map[recency.Place]*latestPage   // by the place behind it; the root by the first one
+	order []*latestPage                   // without the root; none is before the page that it follows
+	used  time.Time                       // recency of the last file that was the first to follow its page
+	vain  int                             // other files
+	early map[recency.Place][]*latestPage // files before the page that they follow, by their place
 }
 
 // latestPage is a page or a tail.
 type latestPage struct {
-	key    pagefile.Key
+	behind recency.Place // where the next one begins; none does behind a tail
 	before *latestPage
 	tokens []int32
 	used   time.Time   // the last use of its chain, or of one that goes on from it
@@ -125,8 +125,8 @@ type latestPage struct {
 }
 
 func newLatestText(fingerprint pagefile.Key) *latestText {
-	root := &latestPage{key: fingerprint}
-	return &latestText{root: root, found: map[pagefile.Key]*latestPage{fingerprint: root}, early: make(map[pagefile.Key][]*latestPage)}
+	root := &latestPage{behind: recency.Place{Parent: fingerprint}}
+	return &latestText{root: root, found: map[recency.Place]*latestPage{root.behind: root}, early: make(map[recency.Place][]*latestPage)}
 }
 
 // earlyMax bounds the keys of latestText.early, and the files that are looked at in vain to find the
@@ -149,13 +149,14 @@ func (t *latestText) complete(used time.Time) bool {
 // add adds a page or a tail, whose chain was last used at a time. add reports whether it is the first to
 // follow the page before it.
 func (t *latestText) add(h *pagefile.Header, used time.Time) bool {
-	if t.found[h.Key] != nil { // exact and lossy
+	at, behind := recency.Place{Parent: h.Parent, Start: h.Start}, recency.Place{Parent: h.Key, Start: h.Start + uint32(len(h.Tokens))}
+	if t.found[behind] != nil { // exact and lossy
 		return false
 	}
-	p := &latestPage{key: h.Key, tokens: h.Tokens, used: used}
-	if p.before = t.found[h.Parent]; p.before == nil {
+	p := &latestPage{behind: behind, tokens: h.Tokens, used: used}
+	if p.before = t.found[at]; p.before == nil {
 		if len(t.early) < earlyMax {
-			t.early[h.Parent] = append(t.early[h.Parent], p)
+			t.early[at] = append(t.early[at], p)
 		}
 		return false
 	}
@@ -169,15 +170,15 @@ func (t *latestText) add(h *pagefile.Header, used time.Time) bool {
 func (t *latestText) join(p *latestPage) {
 	for joined := []*latestPage{p}; len(joined) > 0; {
 		p, joined = joined[0], joined[1:]
-		if t.found[p.key] != nil {
+		if t.found[p.behind] != nil {
 			continue
 		}
-		t.found[p.key], t.order = p, append(t.order, p)
-		for _, after := range t.early[p.key] {
+		t.found[p.behind], t.order = p, append(t.order, p)
+		for _, after := range t.early[p.behind] {
 			after.before, p.next = p, after
 			joined = append(joined, after)
 		}
-		delete(t.early, p.key)
+		delete(t.early, p.behind)
 	}
 }
 
