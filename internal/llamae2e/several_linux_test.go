@@ -73,7 +73,7 @@ func TestAStreamOfSeveralAnswers(t *testing.T) {
 			}
 			o.Root = filepath.Join(t.TempDir(), "pages")
 			s := start(t, o)
-			for _, more := range []map[string]any{{"n": 4}, {"n": 0}, {"grammar": "root ::= ("}, {"temperature": "hot"}} {
+			for _, more := range []map[string]any{{"n": 4}, {"n": 0}, {"grammar": "root ::= ("}, {"temperature": "hot"}, {"logprobs": "x"}} {
 				wantStatus, want := stock.post("/v1/completions", ask(more))
 				status, got := s.post("/v1/completions", ask(more))
 				require.Equal(t, http.StatusBadRequest, status)

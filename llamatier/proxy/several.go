@@ -27,7 +27,7 @@ func (p *prompt) readAnswers() (err error) {
 		return errNotUnderstood
 	}
 	p.Others = maps.Clone(p.in)
-	for _, name := range []string{"prompt", "messages", "tools", "n", "n_cmpl", "logprobs"} { // the last one differs in a chat
+	for _, name := range []string{"prompt", "messages", "tools", "n", "n_cmpl"} {
 		delete(p.Others, name)
 	}
 	return nil

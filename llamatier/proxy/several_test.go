@@ -67,13 +67,13 @@ func TestAPromptOfSeveralAnswers(t *testing.T) {
 		Predict     int `json:"n_predict"`
 		Slot        int `json:"id_slot"`
 		Grammar     string
-		N, Logprobs json.RawMessage
-		Messages    json.RawMessage
+		Logprobs    bool
+		N, Messages json.RawMessage
 	}
 	require.NoError(t, json.Unmarshal([]byte(all["/completion"][0]), &before))
 	require.Len(t, before.Prompt, len(twice), "without the last token")
-	require.Equal(t, []any{0, 1, "g"}, []any{before.Predict, before.Slot, before.Grammar})
-	require.Empty(t, string(before.N)+string(before.Logprobs)+string(before.Messages))
+	require.Equal(t, []any{0, 1, "g", true}, []any{before.Predict, before.Slot, before.Grammar, before.Logprobs})
+	require.Empty(t, string(before.N)+string(before.Messages))
 
 	status, answer = post(t, c.url+path, twice+`,"stream":true,"return_progress":true}`)
 	require.Equal(t, http.StatusOK, status)
