@@ -164,7 +164,7 @@ func TestDraftsNearTheRestoredEnd(t *testing.T) {
 			stock, text := start(t, o), someTokens(1, end+2*soakDrafted)
 			want := make(map[int]said)
 			for past := -soakDrafted; past <= soakDrafted; past++ {
-				want[past] = ask(stock, text[:end+past], answered)
+				want[past] = ask(stock, body(text[:end+past], answered, false))
 			}
 			stock.Kill()
 
