@@ -116,12 +116,13 @@ type latestText struct {
 
 // latestPage is a page or a tail.
 type latestPage struct {
-	behind recency.Place // where the next one begins; none does behind a tail
-	before *latestPage
-	tokens []int32
-	used   time.Time   // the last use of its chain, or of one that goes on from it
-	next   *latestPage // that goes on from it; nil for none
-	length int         // tokens from its first to the text's last, if the text has it
+	behind   recency.Place // where the next one begins; none does behind a tail
+	before   *latestPage
+	followed bool // some page goes on from it
+	tokens   []int32
+	used     time.Time   // the last use of its chain, or of one that goes on from it
+	next     *latestPage // that goes on from it; nil for none
+	length   int         // tokens from its first to the text's last, if the text has it
 }
 
 func newLatestText(fingerprint pagefile.Key) *latestText {
@@ -160,8 +161,8 @@ func (t *latestText) add(h *pagefile.Header, used time.Time) bool {
 		}
 		return false
 	}
-	first := p.before.next == nil
-	p.before.next = p // until tokens chooses
+	first := !p.before.followed
+	p.before.followed = true
 	t.join(p)
 	return first
 }
@@ -175,7 +176,7 @@ func (t *latestText) join(p *latestPage) {
 		}
 		t.found[p.behind], t.order = p, append(t.order, p)
 		for _, after := range t.early[p.behind] {
-			after.before, p.next = p, after
+			after.before, p.followed = p, true
 			joined = append(joined, after)
 		}
 		delete(t.early, p.behind)
@@ -186,9 +187,6 @@ func (t *latestText) join(p *latestPage) {
 // recencies: an answer that was cut off, and the prompt that has another one in its place. Of those the
 // longest chain is taken.
 func (t *latestText) tokens() (tokens []int32) {
-	for _, p := range t.order {
-		p.before.next = nil
-	}
 	for _, p := range slices.Backward(t.order) {
 		p.length = len(p.tokens)
 		if p.next != nil {
