@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"crypto/rand"
 	"encoding/json"
-	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -189,12 +189,16 @@ func (o *opening) continued(res *http.Response) error {
 	if json.Unmarshal(text, &in) != nil || in.Error == nil {
 		in.Error, _ = json.Marshal(map[string]any{"code": res.StatusCode, "message": string(text), "type": "server_error"})
 	}
-	event := fmt.Sprintf("data: {\"error\":%s}\n\n", in.Error)
-	if o.p.api.loose {
-		event = fmt.Sprintf("event: error\ndata: %s\n\n", in.Error)
-	}
-	res.Body = io.NopCloser(bytes.NewReader([]byte(event)))
+	res.Body = io.NopCloser(strings.NewReader(o.failure(string(in.Error))))
 	return nil
+}
+
+// failure returns the last event of a stream that ends with an error, which is an object.
+func (o *opening) failure(err string) string {
+	if o.p.api.loose {
+		return "event: error\ndata: " + err + "\n\n"
+	}
+	return "data: {\"error\":" + err + "}\n\n"
 }
 
 // restamped is an answer in whose accounts the tokens that were computed before the request

@@ -117,8 +117,8 @@ func fails(w http.ResponseWriter, status int, members string) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.WriteHeader(status)
 	text := `{"error":{` + members + `}}`
-	if _, begun := w.(*opening); begun {
-		text = "data: " + text + "\n\n"
+	if o, begun := w.(*opening); begun {
+		text = o.failure("{" + members + "}")
 	}
 	_, _ = io.WriteString(w, text)
 }
