@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/branch"
+	"github.com/kvtier/kvtier/diskstore/internal/recency"
+	"github.com/kvtier/kvtier/diskstore/internal/reuse"
 	"github.com/kvtier/kvtier/diskstore/internal/tombstones"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
@@ -21,6 +24,9 @@ const (
 	// remoteTombstonesEvery is the same for a remote tier, whose list is read as seldom: it would
 	// take a slow tier's time from restores.
 	remoteTombstonesEvery = time.Minute
+
+	// tombstonesSeenEvery bounds the age of what is known of other processes' removals.
+	tombstonesSeenEvery = time.Minute
 
 	// gonePatience bounds the time that Gone takes.
 	gonePatience = 5 * time.Second
@@ -60,8 +66,8 @@ type Tombstone struct {
 }
 
 // noteGone notes that a page has left the tier. The list is written later, together with other pages.
-func (lv *level) noteGone(name pagefile.Name, reason TombstoneReason) {
-	lv.tombstones.Add(tombstones.Of(name.Key, lv.now(), byte(reason)))
+func (lv *level) noteGone(info tier.Info, reason TombstoneReason) {
+	lv.tombstones.Add(tombstones.Of(info.Key, lv.now(), byte(reason), recency.Uses(info.Used), info.Used))
 	lv.recordIn(&lv.tombstoneClock, tombstonesEvery, remoteTombstonesEvery, lv.recordTombstones)
 }
 
@@ -78,6 +84,91 @@ func (lv *level) recordTombstones(ctx context.Context) {
 	if err == nil {
 		lv.tombstones.Written(fresh)
 	}
+}
+
+// seeTombstones reads the tier's list, which other processes change, at most once a minute.
+func (lv *level) seeTombstones(ctx context.Context) {
+	now := lv.now()
+	if lv.tombstonesSeen.Within(tombstonesSeenEvery, now) || !lv.answers() {
+		return
+	}
+	lv.tombstonesSeen.Note(now)
+	ctx, cancel := unhurried(ctx, gonePatience)
+	defer cancel()
+	if content, err := lv.tombstoneList(ctx); err == nil {
+		lv.tombstones.See(content)
+	} else if !errors.Is(err, tier.ErrNotFound) {
+		lv.noteTierError(err)
+	}
+}
+
+// before is what is known of a page that is stored: its uses, and how it left the tier, if it did. Pages that continue
+// it may be stored, and must not leave after it.
+type before struct {
+	there tier.Info // the file that the page replaces, if there is one
+	left  tombstones.Tombstone
+	room  reuse.Room
+	ok    bool // the page has left
+}
+
+// before tells of a full page of the tier.
+func (lv *level) before(ctx context.Context, name pagefile.Name) (b before) {
+	if info, err := tier.Stat(ctx, lv.tier, name); err == nil {
+		return before{there: info}
+	}
+	lv.seeTombstones(ctx)
+	var after int
+	b.left, after, b.ok = lv.tombstones.Last(name.Key)
+	switch TombstoneReason(b.left.Reason) {
+	case TombstoneRoom:
+		pages, _, _ := lv.files.Holding()
+		b.room = reuse.RoomFor(1 + float64(after)/float64(max(1, pages)))
+		return b
+	case TombstoneDamaged:
+		return b
+	}
+	return before{}
+}
+
+// uses is the page's number of uses so far.
+func (b before) uses() int {
+	if b.there.Found() {
+		return recency.Uses(b.there.Used)
+	}
+	return int(b.left.Uses)
+}
+
+// again reports whether the page is used again once it is stored with a recency.
+func (b before) again(used time.Time) bool {
+	if b.there.Found() {
+		return recency.Again(b.there.Used, used)
+	}
+	return b.ok
+}
+
+// stored counts the page, which was stored at a time with a recency.
+func (lv *level) stored(b before, used, now time.Time) {
+	switch {
+	case b.there.Found():
+		if b.again(used) {
+			lv.book.Use(b.uses(), used.Sub(b.there.Used))
+		}
+	case b.ok && b.left.Reason == byte(TombstoneDamaged):
+		lv.book.Use(b.uses(), b.left.IdleAt(now))
+	case b.ok:
+		lv.counts.returned[b.room].Add(1)
+		lv.book.Returned(b.uses(), b.left.IdleAt(now), b.room)
+	default:
+		lv.book.Stored()
+	}
+}
+
+// tombstonesByUse returns the tombstones of pages that left for want of room.
+func (lv *level) tombstonesByUse(ctx context.Context) map[tombstones.Beginning]tombstones.Tombstone {
+	lv.seeTombstones(ctx)
+	all := lv.tombstones.Pages()
+	maps.DeleteFunc(all, func(_ tombstones.Beginning, g tombstones.Tombstone) bool { return g.Reason != byte(TombstoneRoom) })
+	return all
 }
 
 // Failures returns the number of operations of each tier that have failed so far. A look-up during

@@ -58,11 +58,13 @@ they need of it; a level does not know its store. To add a tier of another kind,
 read the documentation of package tier.
 
 Pages are in a local tier. With a remote tier (a mounted directory or Options.RemoteTier), pages move down
-when the local tier is over its budget: first those that Options.Obsolete picks, then the least recently used,
-and always a page before the pages that it continues. With Options.ThroughPerDay pages are also copied down
-behind Put, the first ones of a chain first, unless the remote tier has them. A page read from the remote tier is copied up again.
+when the local tier is over its budget: first those that Options.Obsolete picks, then those that are least
+likely to be used again soon (Options.Eviction), and a page before the pages that it continues. With
+Options.ThroughPerDay pages are also copied down behind Put, the first ones of a chain first, unless the remote
+tier has them. A page read from the remote tier is copied up again.
 Several processes may share either root, without a daemon. The directory is the index, and file times are the
-recency. Times alone order files: a page's recency is later than that of every page that continues it.
+recency. Times alone order files: a page's recency is later than that of every page that continues it, and its
+last digit tells how often the page was used again. What became of pages is counted in usage.json.
 
 With Options.Cold a page becomes lossy when it moves down: the remote tier gets the page with K and V in a
 lossy encoding, instead of an exact copy. The local file is never changed, and a lossy page is never made
@@ -164,8 +166,9 @@ page of any size. A page is stored once in 256 tokens, and no request waits for 
     of its tokens alone, until its next Put.
   - At most 200 pages or tails behind one page that share all but the last thirty-second part have branches.
     A further page is found by a prompt that has all of its tokens; a further tail is not found.
-  - The order of eviction suffers, and nothing else, when file times are lost in a power cut or by copying,
-    and when a clock is wrong. A page with a time more than a minute ahead of this machine's clock and the
+  - The order of eviction suffers, and nothing else, when file times are lost in a power cut or by copying, when
+    a clock is wrong, and, for one of some thousand chains, when a chain's pages are on both sides of the border
+    of two classes of idle times: a page may leave then before one that continues it. A page with a time more than a minute ahead of this machine's clock and the
     filesystem's counts as used at the moment at which a collection that needs room finds it.
   - Reclaim and GC delete a file because of its age alone only if the file is that old by this machine's
     clock and by the filesystem's. A file from the future is not deleted until a collection has found it and

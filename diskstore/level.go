@@ -53,6 +53,7 @@ type level struct {
 	hitClock       work.Once       // records hits
 	tombstones     tombstones.List // pages that left the tier
 	tombstoneClock work.Once       // records these
+	tombstonesSeen room.Moment     // when the tier's list was read for them
 	tombstoneRead  struct {        // the list of a remote tier, as it was read last
 		sync.Mutex
 		content []byte
@@ -91,9 +92,9 @@ func (s *Store) openLevel(lv *level, perDay int64, files counted.Options) {
 	lv.files = counted.New(lv.tier, lv.book, files)
 	lv.checked = checked.New(lv.tier, checked.Options{
 		Name: lv.name, Far: lv.far, Log: s.log, Now: lv.now, Failed: lv.noteTierError, Quarantine: lv.files.Quarantine,
-		Gone: func(name pagefile.Name) {
+		Gone: func(info tier.Info) {
 			lv.counts.quarantined.Add(1)
-			lv.noteGone(name, TombstoneDamaged)
+			lv.noteGone(info, TombstoneDamaged)
 		},
 		Damaged: &s.counts.damaged, Mismatched: &s.counts.mismatched, Unreadable: lv.failures,
 	})
@@ -103,17 +104,22 @@ func (s *Store) openLevel(lv *level, perDay int64, files counted.Options) {
 func (lv *level) answers() bool { return lv.down == nil || !lv.down() }
 
 // roomOptions are those of the level's collector. moved counts the pages that move down.
-func (lv *level) roomOptions(chains *recency.Chains, moved *atomic.Uint64) room.Options {
+func (lv *level) roomOptions(evict Eviction, chains *recency.Chains, moved *atomic.Uint64) room.Options {
+	gone := lv.tombstonesByUse
+	if evict == EvictLRU {
+		gone = nil
+	}
 	return room.Options{
+		Gone:       gone,
 		Obsolete:   func(context.Context) map[pagefile.Key]bool { return nil },
 		CountEvery: room.CountEvery, Chains: chains, Now: lv.now, Failed: lv.noteTierError, Swept: lv.branches.Run,
-		Left: func(name pagefile.Name, down bool) {
+		Left: func(info tier.Info, down bool) {
 			if down {
 				moved.Add(1)
 				return
 			}
 			lv.counts.evicted.Add(1)
-			lv.noteGone(name, TombstoneRoom)
+			lv.noteGone(info, TombstoneRoom)
 		},
 	}
 }

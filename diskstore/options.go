@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/encoding"
@@ -46,6 +47,28 @@ type RAMConfig struct {
 	Server string
 }
 
+// Eviction is the order in which pages leave a tier that has no room for them.
+type Eviction int
+
+const (
+	// EvictByUse lets the pages leave first that are least likely to be used again soon, by their number of uses,
+	// the time since the last one, and what became of the tier's earlier pages with as much of both.
+	EvictByUse Eviction = iota
+
+	// EvictLRU lets the least recently used pages leave first.
+	EvictLRU
+)
+
+var evictions = [...]string{EvictByUse: "use", EvictLRU: "lru"}
+
+// ParseEviction reads "use" or "lru".
+func ParseEviction(name string) (Eviction, bool) {
+	i := slices.Index(evictions[:], name)
+	return Eviction(i), i >= 0
+}
+
+func (e Eviction) String() string { return evictions[e] }
+
 // Options configures Open. Fingerprint and Local.Root are required.
 type Options struct {
 	// Fingerprint identifies every input of a row except the tokens before it. The fingerprint
@@ -67,6 +90,8 @@ type Options struct {
 
 	// PageTokens is the number of tokens in a full page; 0 means 256.
 	PageTokens int
+
+	Eviction Eviction // of both tiers
 
 	RAM    RAMConfig
 	Local  TierConfig
@@ -168,6 +193,8 @@ func (o Options) withDefaults(fingerprint bool) (Options, error) {
 		return o, fmt.Errorf("open store: a budget is negative: %w", ErrOptions)
 	case o.WritePerDay < 0 || o.ThroughPerDay < 0 || o.ReadAheadBytes < 0 || o.LatestPages < 0:
 		return o, fmt.Errorf("open store: WritePerDay, ThroughPerDay, ReadAheadBytes or LatestPages is negative: %w", ErrOptions)
+	case o.Eviction < 0 || int(o.Eviction) >= len(evictions):
+		return o, fmt.Errorf("open store: Eviction is %d, want EvictByUse or EvictLRU: %w", int(o.Eviction), ErrOptions)
 	case !o.Cold.valid():
 		return o, fmt.Errorf("open store: Cold is %v, want lossy encodings of K and V: %w", o.Cold, ErrOptions)
 	case o.RemoteTimeout < 0 || o.ReadTimeout < 0 || o.Timeout < 0:

@@ -88,12 +88,24 @@ func (s *Store) putName(ctx context.Context, name pagefile.Name, p *pagefile.Pag
 	}
 	size := e.Header.FileBytes
 	at := recency.Place{Parent: p.Parent, Start: p.Start}
+	var was before
+	if name.Class == pagefile.ClassPage {
+		was = s.local.before(ctx, name)
+	}
 	err = s.maker.Write(ctx, size, at, ifRoom, func(room *ledger.Room, used time.Time) error {
+		uses := was.uses()
+		if was.again(used) {
+			uses++
+		}
+		if uses > 0 {
+			used = recency.WithUses(used, min(uses, s.chains.MostUses(ctx, at.Parent)))
+		}
 		if err := s.local.files.Upload(ctx, name, e, room, used); err != nil {
 			return err
 		}
 		if name.Class == pagefile.ClassPage {
 			s.chains.Note(name.Key, recency.Link{Place: at, Used: recency.Used(used, at.Start)})
+			s.local.stored(was, used, s.now())
 		}
 		return nil
 	})

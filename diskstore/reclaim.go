@@ -137,7 +137,7 @@ func (lv *level) purgeFile(ctx context.Context, p purge, info tier.Info) (remove
 		removed, err = lv.files.DropIf(ctx, info, still)
 	}
 	if err == nil && removed.Bytes > 0 {
-		lv.noteGone(removed.Name, p.reason)
+		lv.noteGone(removed, p.reason)
 	}
 	return removed, err
 }

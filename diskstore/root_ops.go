@@ -21,9 +21,10 @@ import (
 type RootOptions struct {
 	Local, Remote TierConfig
 
-	// RemoteTier and Obsolete are as in Options.
+	// RemoteTier, Obsolete and Eviction are as in Options.
 	RemoteTier tier.Tier
 	Obsolete   func(FingerprintUsage) bool
+	Eviction   Eviction
 
 	// Timeout bounds one operation of a filesystem, such as reading a file's attributes or 1
 	// MiB of its content. A root that takes longer gets no further operation: calls that need
@@ -59,7 +60,7 @@ func OpenRoot(ctx context.Context, opt RootOptions) (*Root, error) {
 	}
 	s, err := newStore(Options{
 		Local: opt.Local, Remote: opt.Remote, RemoteTier: opt.RemoteTier, FS: opt.FS, Logger: opt.Logger, Timeout: opt.Timeout,
-		Obsolete: opt.Obsolete, RemoteTimeout: limit, ReadTimeout: limit,
+		Obsolete: opt.Obsolete, Eviction: opt.Eviction, RemoteTimeout: limit, ReadTimeout: limit,
 	}, false)
 	if err != nil {
 		closeUnused(opt.RemoteTier)

@@ -78,6 +78,8 @@ func TestOpenRootRefusesAndMakesNothing(t *testing.T) {
 	require.NoDirExists(t, o.Local.Root)
 	_, err = OpenRoot(ctx, RootOptions{})
 	require.ErrorIs(t, err, ErrOptions)
+	_, err = OpenRoot(ctx, RootOptions{Local: o.Local, Eviction: EvictLRU + 1})
+	require.ErrorIs(t, err, ErrOptions)
 
 	require.NoError(t, os.Mkdir(o.Local.Root, 0o700))
 	r := openRoot(t, o)

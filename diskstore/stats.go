@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/counted"
+	"github.com/kvtier/kvtier/diskstore/internal/reuse"
 	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -74,6 +75,11 @@ type Stats struct {
 	LocalEvicted, RemoteEvicted         uint64 // the two parts of Evicted
 	LocalQuarantined, RemoteQuarantined uint64 // files that this process has set aside
 
+	// Full pages stored again that were among the last 16,384 to leave the local tier for want of room: those that
+	// twice its room would have kept, those that four times would have kept, and the others. Pages that moved down
+	// are none.
+	ReturnedTwice, ReturnedFourTimes, ReturnedMore uint64
+
 	// Pages that were added to the memory of Options.RAM: when they were stored, and when they
 	// were read from a tier. RAMEvicted counts pages that left memory to make room there.
 	RAMStored, RAMFromLocal, RAMFromRemote, RAMEvicted uint64
@@ -95,7 +101,10 @@ type counters struct {
 	wholeBytes                                         atomic.Int64
 }
 
-type levelCounters struct{ hits, evicted, quarantined, failed atomic.Uint64 }
+type levelCounters struct {
+	hits, evicted, quarantined, failed atomic.Uint64
+	returned                           [reuse.Rooms]atomic.Uint64
+}
 
 // Stats returns the store's counters. Stats does no I/O.
 func (s *Store) Stats() Stats {
@@ -115,6 +124,8 @@ func (s *Store) Stats() Stats {
 		WriteCap:     s.opt.WritePerDay,
 		LocalWritten: s.local.book.State().Today,
 	}
+	returned := &s.local.counts.returned
+	st.ReturnedTwice, st.ReturnedFourTimes, st.ReturnedMore = returned[reuse.Twice].Load(), returned[reuse.FourTimes].Load(), returned[reuse.More].Load()
 	st.LocalBooked, _ = s.local.book.Figure()
 	st.Local.Down = s.health.down() || s.disk.Down()
 	held := s.ram.Stats()

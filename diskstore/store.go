@@ -217,7 +217,7 @@ func (s *Store) openLevels() {
 		// Only now: a removal that takes the manifest looks for pages after that.
 		Visible: func(ctx context.Context, name pagefile.Name) { _ = s.manifests.describe(ctx, s.disk, name.Fingerprint) },
 	})
-	s.chains = recency.New(s.disk, s.pages, s.local.now, s.local.book.Horizon)
+	s.chains = recency.New(s.disk, s.pages, s.local.now, s.local.book.Horizon, s.local.book.Use)
 	s.tiers = levels{s.local}
 	if below, log := below(s.opt, s.log, func() { s.remote.book.Restart() }); below != nil {
 		s.guard = guard.New(below, s.opt.RemoteTimeout, s.opt.ReadTimeout, log, time.Now, func() {
@@ -253,13 +253,13 @@ func below(opt Options, log *slog.Logger, replaced func()) (tier.Tier, *slog.Log
 
 // openRoom lets room be made in both tiers, and pages move between them.
 func (s *Store) openRoom() {
-	local := s.local.roomOptions(s.chains, &s.counts.demoted)
+	local := s.local.roomOptions(s.opt.Eviction, s.chains, &s.counts.demoted)
 	local.Crowded = s.health.crowd
 	if picks := s.opt.Obsolete; picks != nil {
 		local.Obsolete = func(ctx context.Context) map[pagefile.Key]bool { return s.local.obsolete(ctx, picks) }
 	}
 	if s.remote != nil {
-		remote := s.remote.roomOptions(s.chains, nil)
+		remote := s.remote.roomOptions(s.opt.Eviction, s.chains, nil)
 		remote.CountEvery = room.FarCountEvery
 		s.remote.room = room.NewCollector(s.remote.files, remote)
 		s.mover = s.newMover()

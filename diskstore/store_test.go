@@ -406,6 +406,8 @@ func TestOptions(t *testing.T) {
 		"writes":      func(o *Options) { o.WritePerDay = -1 },
 		"timeout":     func(o *Options) { o.ReadTimeout = -1 },
 		"operation":   func(o *Options) { o.Timeout = -1 },
+		"eviction":    func(o *Options) { o.Eviction = EvictLRU + 1 },
+		"no eviction": func(o *Options) { o.Eviction = -1 },
 	} {
 		o := good
 		edit(&o)

@@ -113,9 +113,9 @@ func TestTombstonesOfSeveralProcesses(t *testing.T) {
 	o := testOptions(t)
 	a, b := open(t, o), open(t, o)
 	for i := range tombstones.Max {
-		a.local.noteGone(a.pages.Page(pagefile.Key{1, byte(i), byte(i >> 8)}), TombstoneRoom)
+		a.local.noteGone(tier.Info{Name: a.pages.Page(pagefile.Key{1, byte(i), byte(i >> 8)})}, TombstoneRoom)
 	}
-	b.local.noteGone(b.pages.Page(pagefile.Key{2}), TombstoneRoom)
+	b.local.noteGone(tier.Info{Name: b.pages.Page(pagefile.Key{2})}, TombstoneRoom)
 	require.NoError(t, a.Close())
 	require.NoError(t, b.Close())
 	info, err := os.Stat(gone(o.Local.Root))

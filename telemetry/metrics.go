@@ -78,6 +78,7 @@ var Metrics = []Metric{
 	{"ollama_kv_shared_pages_total", Counter, "Pages that were copied to the remote tier soon after they were stored.", nil, nil},
 	{"ollama_kv_shared_bytes_total", Counter, "Bytes of these pages.", nil, nil},
 	{"ollama_kv_share_errors_total", Counter, "Attempts to copy such a page that failed.", nil, nil},
+	{"ollama_kv_returned_pages_total", Counter, "Pages stored again that were among the last 16,384 to leave the local tier for want of room, by the room that would have kept them: 2x and 4x of the tier's, or more.", []string{"room"}, nil},
 	{"ollama_kv_write_capped_pages_total", Counter, "Pages that were not stored because of the limit of a day.", nil, nil},
 
 	{"ollama_kv_tier_pages", Gauge, "Full pages in a tier.", []string{"tier"}, nil},
@@ -90,6 +91,7 @@ var Metrics = []Metric{
 	{"ollama_kv_tier_up", Gauge, "1, or 0 while writing fails or the tier is left alone after failures.", []string{"tier"}, nil},
 
 	{"ollama_kv_memory_bytes", Gauge, "Memory that tiering and paging hold, by purpose.", []string{"purpose"}, nil},
+	{"ollama_kv_elastic_bytes", Gauge, "Elastic memory: K/V in use, memory that is kept for reuse, and what is available to K/V under the limit.", []string{"segment", "state"}, nil},
 	{"ollama_kv_paged_streamed_bytes_total", Counter, "Paged attention: bytes of pages that were read back from the spill or from page files.", nil, nil},
 	{"ollama_kv_paged_hits_total", Counter, "Paged attention: pages that were in memory when attention needed them.", nil, nil},
 	{"ollama_kv_paged_misses_total", Counter, "Paged attention: pages that had to be read.", nil, nil},
@@ -97,6 +99,8 @@ var Metrics = []Metric{
 	{"ollama_kv_paged_prefetches_total", Counter, "Paged attention: pages that were read before attention needed them.", nil, nil},
 	{"ollama_kv_paged_prefetch_hits_total", Counter, "Paged attention: of these pages, those that attention found in memory.", nil, nil},
 	{"ollama_kv_paged_evictions_total", Counter, "Paged attention: pages that left memory for others.", nil, nil},
+	{"ollama_kv_paged_seen_blocks_total", Counter, "Paged attention with OLLAMA_PAGED_SELECT: blocks of a layer among which new tokens chose.", nil, nil},
+	{"ollama_kv_paged_chosen_blocks_total", Counter, "Paged attention with OLLAMA_PAGED_SELECT: of these blocks, those that they chose.", nil, nil},
 	{"ollama_kv_paged_spilled_bytes_total", Counter, "Paged attention: bytes of pages that were written to the spill.", nil, nil},
 	{"ollama_kv_paged_memory_pages", Gauge, "Paged attention: pages of a layer in memory.", nil, nil},
 	{"ollama_kv_paged_spill_bytes", Gauge, "Paged attention: disk space that the spill has taken.", nil, nil},

@@ -46,11 +46,24 @@ type ProcessState struct {
 	Gauges  map[string]float64 `json:"gauges"`
 	Slots   []Slot             `json:"slots"`
 	Memory  []Memory           `json:"memory"`
+	Elastic []Elastic          `json:"elastic,omitempty"`
 	Busters []Buster           `json:"busters,omitempty"`
 
 	Unstored *Unstored `json:"unstored,omitempty"` // nil while K/V is stored, or nothing had to be
 	Unpaged  *Unpaged  `json:"unpaged,omitempty"`
 }
+
+// Elastic is the KV memory of one pool of a process, in bytes. Processes tell it in segments, as kvcached does, and
+// not in reports.
+type Elastic struct {
+	Segment string `json:"segment"`
+	Used    int64  `json:"used_bytes"`
+	Kept    int64  `json:"kept_bytes"`  // not in use, and kept for reuse
+	Limit   int64  `json:"limit_bytes"` // of both
+}
+
+// Available is how much Used can grow under the limit.
+func (e Elastic) Available() int64 { return max(0, e.Limit-e.Used) }
 
 // StatePrompt is a prompt, and who evaluated it.
 type StatePrompt struct {

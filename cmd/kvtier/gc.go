@@ -50,9 +50,9 @@ kvtier rm removes those of a model.
 
 Without it, each tier is brought within its budget, as servers do by themselves.
 Pages that leave the local tier move to the remote one: first those whose weights
-Ollama has deleted, then the least recently used, and the end of a conversation
-before its beginning. The budgets are those
-of the server's variables, or of --local-gb and --remote-gb.`,
+Ollama has deleted, then those that OLLAMA_KV_TIER_EVICTION picks, and the end of
+a conversation before its beginning. The budgets are those of the server's
+variables, or of --local-gb and --remote-gb.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.olderThan == "" && !at.budgets[tier.Local] && !at.budgets[tier.Remote] {
 				return cli.Usagef("no budget is known here, and a server may have another than the default; set %s as the server has it, or give --local-gb or --older-than", localGBVar)

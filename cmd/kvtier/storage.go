@@ -283,7 +283,7 @@ func (at *storage) open(ctx context.Context) (*roots, error) {
 	if err != nil {
 		return nil, err
 	}
-	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: local, Remote: below, RemoteTier: engine, Obsolete: tierenv.Obsolete, Timeout: at.timeout, Logger: at.log})
+	root, err := diskstore.OpenRoot(ctx, diskstore.RootOptions{Local: local, Remote: below, RemoteTier: engine, Obsolete: tierenv.Obsolete, Eviction: at.config.Eviction, Timeout: at.timeout, Logger: at.log})
 	switch {
 	case err == nil:
 		r := &roots{root, inspect.Roots{Log: at.log}}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/reuse"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -60,6 +61,7 @@ type Book struct {
 	written  map[string]int64      // bytes by day, not recorded
 	evicted  time.Time             // recency of the last evicted file, not recorded
 	hits     map[pagefile.Key]Hits // not recorded
+	reuse    reuse.Counts          // not recorded
 	updated  time.Time             // time of this process's last record; zero for never
 	last     Ledger                // as last read or written
 	counted  time.Time             // by this machine's clock: when last was first seen with another number of counts
@@ -235,7 +237,7 @@ func (b *Book) seeLocked(l *Ledger) {
 func (b *Book) Suppose(bytes int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.last = Ledger{Counts: max(1, b.last.Counts), Bytes: bytes}
+	b.last = Ledger{Counts: max(1, b.last.Counts), Bytes: bytes, Reuse: b.last.Reuse}
 }
 
 // Read returns the recorded ledger.
@@ -284,7 +286,7 @@ func (b *Book) GiveBack(ctx context.Context) error {
 	b.updating.Lock()
 	defer b.updating.Unlock()
 	b.mu.Lock()
-	idle := b.claimed == 0 && b.tier.Left() == 0 && b.used == 0 && b.freed == 0 && len(b.written) == 0 && len(b.hits) == 0
+	idle := b.claimed == 0 && b.tier.Left() == 0 && b.used == 0 && b.freed == 0 && len(b.written) == 0 && len(b.hits) == 0 && !b.reuse.Some()
 	spare := &Room{b: b, bytes: b.freeLocked()} // no other goroutine reserves it meanwhile
 	b.inflight += spare.bytes
 	b.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/reuse"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -19,6 +20,7 @@ type pending struct {
 	free, inflight, used, wasted, freed, counts int64
 	written                                     map[string]int64
 	hits                                        map[pagefile.Key]Hits
+	reuse                                       reuse.Counts
 	evicted, now                                time.Time
 }
 
@@ -36,6 +38,10 @@ func (p pending) settle(l *Ledger, id string) {
 	for fp, hits := range p.hits {
 		l.Hit(fp, hits)
 	}
+	if p.reuse.Some() {
+		sum := l.Uses().Plus(p.reuse)
+		l.Reuse = &sum
+	}
 	if p.evicted.After(l.Evicted) || tier.Beyond(l.Evicted, p.now) {
 		l.Evicted = p.evicted
 	}
@@ -51,6 +57,7 @@ func (p pending) less(done pending) pending {
 	for fp, hits := range done.hits {
 		p.hits[fp] = p.hits[fp].minus(hits)
 	}
+	p.reuse = p.reuse.Minus(done.reuse)
 	return p
 }
 
@@ -123,7 +130,7 @@ func (b *Book) change(ctx context.Context, apply func(l *Ledger, id string, p pe
 	b.mu.Lock()
 	p := pending{
 		free: b.freeLocked(), inflight: b.inflight + b.tier.Left(), used: b.used, wasted: b.wasted, freed: b.freed, counts: b.last.Counts,
-		written: maps.Clone(b.written), hits: maps.Clone(b.hits), evicted: b.evicted, now: b.now(),
+		written: maps.Clone(b.written), hits: maps.Clone(b.hits), reuse: b.reuse, evicted: b.evicted, now: b.now(),
 	}
 	doubts := slices.Clone(b.doubts)
 	b.mu.Unlock()
@@ -174,6 +181,7 @@ func (b *Book) change(ctx context.Context, apply func(l *Ledger, id string, p pe
 		b.freed = 0
 	}
 	b.settleHitsLocked(p.hits)
+	b.reuse = b.reuse.Minus(p.reuse)
 	b.evicted, b.updated = time.Time{}, p.now
 	b.seeLocked(l)
 	return nil

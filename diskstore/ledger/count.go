@@ -16,6 +16,7 @@ type counting struct {
 	Living map[string]bool  // ids of processes that had not ended then, as far as known; nil where nobody knows
 	Held   map[string]bool  // ids of Living whose process certainly holds its lock
 	Began  time.Time
+	Pages  int64 // found
 }
 
 // BeginCount is called before the first file is listed, and before living processes are looked
@@ -56,6 +57,9 @@ func (b *Book) EndCount(ctx context.Context, c counting, bytes int64) error {
 					l.setClaim(other, b.chunk(), p.now)
 				}
 			}
+		}
+		if l.Reuse != nil {
+			l.Reuse.Fade(c.Pages)
 		}
 		l.Counts, l.Counted, l.Took = l.Counts+1, p.now, took
 		return nil

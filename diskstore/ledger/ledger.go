@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/reuse"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 )
 
@@ -56,6 +57,9 @@ type Ledger struct {
 
 	// Hits are the reads of pages, by fingerprint.
 	Hits map[string]Hits `json:"hits,omitempty"`
+
+	// Reuse are the uses of pages that were stored before.
+	Reuse *reuse.Counts `json:"reuse,omitempty"`
 
 	// Evicted is the latest recency of a file that a collection has removed.
 	Evicted time.Time `json:"evicted"`
@@ -199,5 +203,8 @@ func Decode(content []byte) (*Ledger, error) {
 		return nil, pagefile.Damaged("ledger has values that cannot be")
 	}
 	l.dropBadHits()
+	if l.Reuse != nil && !l.Reuse.Valid() {
+		l.Reuse = nil
+	}
 	return l, nil
 }

@@ -16,14 +16,23 @@ import (
 // any moment; open files stay with the original. A new Mem has an empty, durable root
 // directory. Methods may be called from several goroutines.
 type Mem struct {
-	mu    sync.Mutex
-	root  *memNode
-	total int64
+	mu     sync.Mutex
+	root   *memNode
+	total  int64
+	atOnce bool // every change is durable at once
 }
 
 // NewMem returns a filesystem that is never full, and says that totalBytes are free.
 func NewMem(totalBytes int64) *Mem {
 	return &Mem{root: newMemNode(fs.ModeDir|dirMode, time.Now()), total: totalBytes}
+}
+
+// NewDurableMem returns a filesystem as NewMem does, of which every change is durable at once: Crash loses
+// nothing, and removed files take no memory.
+func NewDurableMem(totalBytes int64) *Mem {
+	m := NewMem(totalBytes)
+	m.atOnce = true
+	return m
 }
 
 // memPath splits a path into its elements. Relative paths begin at the root.
@@ -96,7 +105,7 @@ func (m *Mem) place(path string) (memPlace, error) {
 func (m *Mem) add(p memPlace, mode fs.FileMode) *memNode {
 	now := time.Now()
 	n := newMemNode(mode, now)
-	p.dir.change(memChange{name: p.base, node: n}, now)
+	m.change(p.dir, memChange{name: p.base, node: n}, now)
 	return n
 }
 
@@ -210,10 +219,10 @@ func (m *Mem) rename(oldname, newname string) error {
 	}
 	now := time.Now()
 	if from.dir == to.dir {
-		to.dir.change(memChange{name: to.base, node: from.node, gone: from.base}, now)
+		m.change(to.dir, memChange{name: to.base, node: from.node, gone: from.base}, now)
 	} else {
-		to.dir.change(memChange{name: to.base, node: from.node}, now)
-		from.dir.change(memChange{name: from.base}, now)
+		m.change(to.dir, memChange{name: to.base, node: from.node}, now)
+		m.change(from.dir, memChange{name: from.base}, now)
 	}
 	return nil
 }
@@ -239,7 +248,7 @@ func (m *Mem) Remove(name string) error {
 		case len(p.node.names) > 0:
 			return syscall.ENOTEMPTY
 		}
-		p.dir.change(memChange{name: p.base}, time.Now())
+		m.change(p.dir, memChange{name: p.base}, time.Now())
 		return nil
 	})
 }

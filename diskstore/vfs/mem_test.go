@@ -105,6 +105,24 @@ func TestCrashOfEverythingUnsynced(t *testing.T) {
 	require.Equal(t, before, tree(t, m), "copies share nothing that changes")
 }
 
+// TestDurableMem: a crash loses nothing, and a node without a name is gone.
+func TestDurableMem(t *testing.T) {
+	m := NewDurableMem(1 << 20)
+	require.NoError(t, m.Mkdir(at("a")))
+	unsynced(t, m, at("a", "b"), "text")
+	unsynced(t, m, at("a", "gone"), "")
+	require.NoError(t, m.Rename(at("a", "b"), at("c")))
+	require.NoError(t, m.Remove(at("a", "gone")))
+	want := map[string]string{at("a") + "/": "", at("c"): "text"}
+	crashed := m.Crash(0, 1)
+	require.Equal(t, want, tree(t, crashed))
+	unsynced(t, crashed, at("d"), "")
+	require.Contains(t, tree(t, crashed.Crash(0, 1)), at("d"))
+	require.Equal(t, want, tree(t, m.Clone()))
+	require.Empty(t, m.root.changes)
+	require.Empty(t, m.root.names["a"].changes)
+}
+
 func TestCrashOfNames(t *testing.T) {
 	// Of two names made in one directory, any subset may survive.
 	m := NewMem(1 << 20)

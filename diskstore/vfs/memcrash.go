@@ -29,7 +29,8 @@ func (m *Mem) copy(c *memCopier) *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c.done = make(map[*memNode]*memNode)
-	return &Mem{total: m.total, root: c.node(m.root, false)}
+	c.crash = c.crash && !m.atOnce
+	return &Mem{total: m.total, atOnce: m.atOnce, root: c.node(m.root, false)}
 }
 
 // memCopier copies nodes, each once.

@@ -65,10 +65,12 @@ func newMemNode(mode fs.FileMode, now time.Time) *memNode {
 }
 
 // change carries out a change of a directory's names, which is not durable yet.
-func (n *memNode) change(c memChange, now time.Time) {
-	c.apply(n.names)
-	n.changes = append(n.changes, c)
-	n.times.modified = now
+func (m *Mem) change(dir *memNode, c memChange, now time.Time) {
+	c.apply(dir.names)
+	if !m.atOnce {
+		dir.changes = append(dir.changes, c)
+	}
+	dir.times.modified = now
 }
 
 // sync makes the node's present state durable; of a directory the names only, not their nodes.

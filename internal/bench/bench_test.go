@@ -86,11 +86,12 @@ func TestParse(t *testing.T) {
 	require.Greater(t, s.shape.Parameters(), 10*small)
 
 	for args, want := range map[string][]string{
-		`-only ttfb: there is no benchmark "ttfb", only ttft, chat, cost, restore, slots, warm, remote, moved, near, paged, elastic, store, team`: {"-only", "ttfb"},
-		`-sizes 1,x: "1" is not a number of tokens from 2 to 262144`:                                                                              {"-sizes", "1,x"},
-		"-model 7b: there is no such model, only small, 1b and 8b-kv":                                                                             {"-model", "7b"},
-		"-n 0, -pairs 15: at least one repetition is needed":                                                                                      {"-n", "0"},
-		`unexpected argument "all"; every setting is a flag, see -help`:                                                                           {"all"},
+		`-only ttfb: there is no benchmark "ttfb", only ttft, chat, cost, restore, slots, warm, remote, moved, near, paged, elastic, store, team, evict`: {"-only", "ttfb"},
+		`-sizes 1,x: "1" is not a number of tokens from 2 to 262144`:                                                                                     {"-sizes", "1,x"},
+		"-model 7b: there is no such model, only small, 1b and 8b-kv":                                                                                    {"-model", "7b"},
+		"-n 0, -pairs 15: at least one repetition is needed":                                                                                             {"-n", "0"},
+		`unexpected argument "all"; every setting is a flag, but for the trace of -only evict, see -help`:                                                {"all"},
+		`unexpected argument "b"; every setting is a flag, but for the trace of -only evict, see -help`:                                                  {"-only", "evict", "a", "b"},
 	} {
 		_, err := parse(want, io.Discard)
 		require.EqualError(t, err, args)

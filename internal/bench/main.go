@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kvtier/kvtier/internal/bench/evict"
 	"github.com/kvtier/kvtier/internal/bench/lab"
 	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/models"
@@ -50,6 +51,7 @@ type settings struct {
 	remoteMBs     []int
 	storeMiB      int
 	storePages    []int
+	trace         string
 }
 
 // trainedContext is the context length in the model's file: the largest possible.
@@ -88,7 +90,8 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	flags.StringVar(&s.show, "show", "", "measure nothing, print the tables of this JSON `file`")
 	flags.StringVar(&s.plot, "plot", "", "with -show: draw ttft into this SVG `file` instead")
 	flags.StringVar(&model, "model", "small", "`size` of the model, with random weights: small, for CPUs, 1b, of 2 GB, or 8b-kv, with the K/V of 8B parameters")
-	flags.StringVar(&only, "only", "", "comma-separated `benchmarks` to run: "+strings.Join(names(), ", ")+"; default all")
+	flags.StringVar(&only, "only", "", "comma-separated `benchmarks` to run: "+strings.Join(names(), ", ")+"; default all. "+
+		"Behind \"-only evict\" may stand a trace: a file of JSON lines, also packed by gzip, agents or home; default "+evict.Default)
 	flags.StringVar(&sizes, "sizes", "1024,4096,8192,16384", "prompt `lengths` of ttft, in tokens")
 	flags.IntVar(&s.repetitions, "n", 3, fmt.Sprintf("repetitions of most parts; restore and store restore %d times as often", restoresPerRepetition))
 	flags.IntVar(&s.pairs, "pairs", 15, fmt.Sprintf("pairs of cost's prompts; of answers there are %d times as many", decodesPerPrefill))
@@ -97,8 +100,8 @@ func parse(args []string, stderr io.Writer) (settings, error) {
 	if err := flags.Parse(args); err != nil {
 		return s, err
 	}
-	if flags.NArg() > 0 {
-		return s, fmt.Errorf("unexpected argument %q; every setting is a flag, see -help", flags.Arg(0))
+	if s.trace = flags.Arg(0); flags.NArg() > 1 || s.trace != "" && only != "evict" {
+		return s, fmt.Errorf("unexpected argument %q; every setting is a flag, but for the trace of -only evict, see -help", flags.Arg(flags.NArg()-1))
 	}
 	shape, ok := shapes[model]
 	if !ok {
@@ -161,6 +164,7 @@ var parts = []struct {
 	{"elastic", true, measureElastic},
 	{"store", false, measureStore},
 	{"team", false, measureTeam},
+	{"evict", false, measureEvict},
 }
 
 // names lists the parts.

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"strings"
 
+	"github.com/kvtier/kvtier/internal/bench/evict"
 	"github.com/kvtier/kvtier/internal/bench/measure"
 	"github.com/kvtier/kvtier/internal/bench/show"
 	"github.com/kvtier/kvtier/internal/bench/team"
@@ -36,6 +37,7 @@ type Report struct {
 	Elastic  *Elastic        `json:"elastic,omitempty"`
 	Store    *Store          `json:"store,omitempty"`
 	Team     *team.Report    `json:"team,omitempty"`
+	Evict    *evict.Report   `json:"evict,omitempty"`
 }
 
 // Versions are those of the compared programs.
@@ -117,7 +119,13 @@ func (r *Report) print(w io.Writer) {
 		fmt.Fprintln(w, "warning   -quick: the figures mean nothing")
 	}
 	for _, p := range parts {
-		if part := r.field(p.name); !part.IsNil() {
+		part := r.field(p.name)
+		if part.IsNil() {
+			continue
+		}
+		if own, ok := part.Interface().(interface{ Print(io.Writer) }); ok {
+			own.Print(w)
+		} else {
 			show.Figures(w, p.name, part.Interface())
 		}
 	}

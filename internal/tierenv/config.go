@@ -67,6 +67,8 @@ type Config struct {
 	// ShareBytesPerDay is OLLAMA_KV_TIER_SHARE_GB_PER_DAY: [diskstore.Options.ThroughPerDay]. The default is
 	// DefaultShareBytes for an engine, and 0 for a directory.
 	ShareBytesPerDay int64
+	// Eviction is OLLAMA_KV_TIER_EVICTION: which pages leave a full tier first. The default is "use".
+	Eviction diskstore.Eviction
 	// Compress is OLLAMA_KV_TIER_COMPRESS.
 	Compress bool
 	// CompressRemote: pages are compressed on their way to an engine, unless OLLAMA_KV_TIER_COMPRESS is set.
@@ -116,6 +118,7 @@ func fromEnvironment(log *slog.Logger, choose func() (root, error)) (Config, roo
 	c.Shifted = setting(log, "OLLAMA_KV_TIER_REUSE", "exact", "exact or shifted", func(v string) (string, bool) {
 		return v, v == "exact" || v == "shifted"
 	}) == "shifted"
+	c.Eviction = setting(log, "OLLAMA_KV_TIER_EVICTION", diskstore.EvictByUse, "use or lru", diskstore.ParseEviction)
 	c.ReadAheadBytes = readAheadBytes(log)
 	c.PageTokens = setting(log, "OLLAMA_KV_TIER_PAGE_TOKENS", diskstore.DefaultPageTokens, "16 to 4096", func(v string) (int, bool) {
 		n, err := strconv.Atoi(v)

@@ -60,6 +60,7 @@ func (c Config) StoreOptions() diskstore.Options {
 		WritePerDay:    c.WriteBytesPerDay,
 		ThroughPerDay:  c.ShareBytesPerDay,
 		ReadAheadBytes: c.ReadAheadBytes,
+		Eviction:       c.Eviction,
 		Compress:       c.Compress,
 		CompressRemote: c.CompressRemote,
 		Obsolete:       Obsolete,
@@ -257,6 +258,12 @@ func (c Config) fillMoves(r *telemetry.Report, st *diskstore.Stats) {
 	}
 	move(telemetry.PlaceSlot, telemetry.PlaceLocal, st.Puts)
 	move(telemetry.PlaceLocal, telemetry.PlaceNone, st.LocalEvicted)
+	returned := func(room string, n uint64) {
+		r.Totals[telemetry.Series("ollama_kv_returned_pages_total", "room", room)] = float64(n)
+	}
+	returned("2x", st.ReturnedTwice)
+	returned("4x", st.ReturnedFourTimes)
+	returned("more", st.ReturnedMore)
 	if c.RAMBytes > 0 {
 		move(telemetry.PlaceSlot, telemetry.PlaceRAM, st.RAMStored)
 		move(telemetry.PlaceLocal, telemetry.PlaceRAM, st.RAMFromLocal)

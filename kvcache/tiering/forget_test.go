@@ -64,6 +64,7 @@ func quarantined(t *testing.T, root string, identity map[string]string) {
 }
 
 func TestForget(t *testing.T) {
+	forgotten = newForgetting()
 	local, remote, blobs := filepath.Join(t.TempDir(), "pages"), t.TempDir(), t.TempDir()
 	require.NoError(t, os.Chmod(remote, 0o700))
 	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_LOCAL": local, "OLLAMA_KV_TIER_REMOTE": remote, "OLLAMA_KV_TIER_NAMESPACE": "team"})
@@ -84,11 +85,11 @@ func TestForget(t *testing.T) {
 
 	quarantined(t, local, f16)
 	path := filepath.Join(blobs, "sha256-"+gone)
-	Forget(filepath.Join(blobs, "sha256-"+kept), filepath.Join(blobs, "model.gguf"))
+	forget(filepath.Join(blobs, "sha256-"+kept), filepath.Join(blobs, "model.gguf"))
 	require.Len(t, stored(t, local), 5, "blobs that another model uses, and a file that is no blob")
 	require.False(t, Forgotten(path))
 
-	Forget(path)
+	forget(path)
 	require.ElementsMatch(t, others, stored(t, local))
 	require.Empty(t, stored(t, remote))
 	damaged, err := filepath.Glob(filepath.Join(local, "v1", "quarantine", "*"))
@@ -99,14 +100,14 @@ func TestForget(t *testing.T) {
 	// a runner that was still loaded stores another page, under a fingerprint without a manifest
 	late := put(t, local, f16)
 	require.NoError(t, os.Remove(filepath.Join(local, "v1", late.String(), "manifest.json")))
-	Forget(path)
+	forget(path)
 	require.ElementsMatch(t, others, stored(t, local))
 
 	// the model is pulled again
 	require.NoError(t, os.WriteFile(path, nil, 0o600))
 	require.False(t, Forgotten(path))
 	back := put(t, local, f16)
-	Forget(path, filepath.Join(blobs, "sha256-"+digest("3")))
+	forget(path, filepath.Join(blobs, "sha256-"+digest("3")))
 	require.ElementsMatch(t, append(others, back.String()), stored(t, local))
 }
 
@@ -151,10 +152,20 @@ func restart(t *testing.T) {
 	forgotten = newForgetting()
 	release, err := ClaimInstance()
 	require.NoError(t, err)
+	settleRemovals()
+	release()
+}
+
+// forget is Forget on a machine that is not too busy for forgetPatience.
+func forget(blobs ...string) {
+	Forget(blobs...)
+	settleRemovals()
+}
+
+func settleRemovals() {
 	if last := forgotten.removals(); last != nil {
 		<-last
 	}
-	release()
 }
 
 // notes lists the notes for the next start.

@@ -159,7 +159,7 @@ func (s *server) open(seen *engineLook) error {
 	}
 	key := tierenv.Fingerprint(keys)
 	total := int64(seen.slots) * seen.shape.RowBytes(seen.context, model.Window)
-	config := d.config.ApplySplit(key.String(), total, nil, s.log)
+	config := d.config.ApplySplit(key.String(), total, "", nil, s.log)
 	options := config.StoreOptions()
 	options.Fingerprint, options.Identity, options.Logger, options.Trouble = key, keys, s.log, tierenv.Trouble(s.watch)
 	options.Cold, options.Origin = config.ColdFor(notCold(seen.shape), s.log), tierenv.Origin(s.command.Model())

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/elastic/segment"
 	"github.com/kvtier/kvtier/internal/steady"
 	"github.com/kvtier/kvtier/telemetry"
 )
@@ -39,6 +40,7 @@ func read(ctx context.Context, root string, keep func(namespace string) bool) (t
 	if err != nil {
 		return s, fmt.Errorf("read telemetry of %s: %w", root, err)
 	}
+	addElastic(&s, segment.List)
 	return s.WithWords(keep), nil
 }
 

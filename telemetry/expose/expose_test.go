@@ -36,9 +36,10 @@ func sample() telemetry.State {
 		Models: []telemetry.ModelState{{Model: model, Engine: telemetry.EngineOllama, Totals: totals, LastUsed: at}},
 		Processes: []telemetry.ProcessState{{
 			Process: telemetry.Process{PID: 77, Engine: telemetry.EngineOllama}, Model: model, Started: at.Add(-time.Minute), At: at,
-			Gauges: map[string]float64{"ollama_kv_queue_pages": 3, "ollama_kv_queue_bytes": 300, "ollama_kv_queue_limit_bytes": 1 << 30},
-			Slots:  []telemetry.Slot{{ID: 0, Tokens: 512, Bytes: 512_000, Hot: 2, Warm: 1, Cold: 2, Busy: true}, {ID: 1, Tokens: 100, Bytes: 80_000, Remote: 4}},
-			Memory: []telemetry.Memory{{Name: "write queue", Bytes: 300, Limit: 1 << 30}},
+			Gauges:  map[string]float64{"ollama_kv_queue_pages": 3, "ollama_kv_queue_bytes": 300, "ollama_kv_queue_limit_bytes": 1 << 30},
+			Slots:   []telemetry.Slot{{ID: 0, Tokens: 512, Bytes: 512_000, Hot: 2, Warm: 1, Cold: 2, Busy: true}, {ID: 1, Tokens: 100, Bytes: 80_000, Remote: 4}},
+			Memory:  []telemetry.Memory{{Name: "write queue", Bytes: 300, Limit: 1 << 30}},
+			Elastic: []telemetry.Elastic{{Segment: "kvcached_77_cuda0", Used: 3000, Kept: 200, Limit: 10_000}},
 		}},
 		Tiers: []telemetry.Tier{
 			{Name: "local", Root: "/pages", Pages: 10, Tails: 2, Bytes: 12345, Booked: 20000, Budget: 20e9, WrittenToday: 999, WriteCap: 5e9},

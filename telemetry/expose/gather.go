@@ -125,6 +125,14 @@ func (g gathered) process(p telemetry.ProcessState) {
 	for _, m := range p.Memory {
 		g.report(telemetry.Series("ollama_kv_memory_bytes", "purpose", m.Name), float64(m.Bytes), labels)
 	}
+	for _, e := range p.Elastic {
+		state := func(name string, bytes int64) {
+			g.report(telemetry.Series("ollama_kv_elastic_bytes", "segment", e.Segment, "state", name), float64(bytes), labels)
+		}
+		state("used", e.Used)
+		state("kept", e.Kept)
+		state("available", e.Available())
+	}
 	g.latest("ollama_kv_process_start_time_seconds", p.Started, labels...)
 	g.latest("ollama_kv_report_timestamp_seconds", p.At, labels...)
 	with := func(name, value string) []label { return append(labels[:len(labels):len(labels)], label{name, value}) }
@@ -155,7 +163,7 @@ func (g gathered) process(p telemetry.ProcessState) {
 // for each directory or allocation.
 func ofState(name string) bool {
 	m, _ := telemetry.Find(name)
-	return name == "ollama_kv_memory_bytes" || (len(m.Labels) == 1 && m.Labels[0] == "tier")
+	return name == "ollama_kv_memory_bytes" || name == "ollama_kv_elastic_bytes" || (len(m.Labels) == 1 && m.Labels[0] == "tier")
 }
 
 func (g gathered) tier(t telemetry.Tier) {

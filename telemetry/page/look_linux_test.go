@@ -61,7 +61,7 @@ func hostile(state telemetry.State) telemetry.State {
 	state.Models[0].Model.Name, state.Models[1].Engine, state.Models[1].Model.Namespace = evil, evil, evil
 	state.Models[0].Totals[telemetry.Series("ollama_kv_misses_total", "cause", evil)] = 3
 	state.Models[0].Totals[telemetry.Series("ollama_kv_misses_total", "cause", "constructor")] = 3
-	state.Processes[0].Model.Name, state.Processes[0].Memory[0].Name = evil, evil
+	state.Processes[0].Model.Name, state.Processes[0].Memory[0].Name, state.Processes[1].Elastic[0].Segment = evil, evil, evil
 	state.Prompts[63].Miss = &telemetry.Miss{Cause: telemetry.Cause(evil), Detail: evil, From: evil}
 	return state
 }
@@ -206,6 +206,7 @@ func TestNumbersOfTheState(t *testing.T) {
 	require.Contains(t, b.textOf("hints"), state.Hints[0])
 	require.Contains(t, b.textOf("hints"), "Tokens 61 to 64 changed in 7 prompts in a row of qwen3:4b, so 21,300 tokens behind them were computed again.")
 	require.Contains(t, b.textOf("memory"), "write queue")
+	require.Contains(t, b.textOf("memory"), "elastic memory kvcached_8_cuda0")
 	b.eval(`document.querySelector('details').open = true`)
 	require.Equal(t, float64(len(state.Prompts)), b.eval(`document.querySelectorAll('#prompts tbody tr').length`))
 	require.Contains(t, b.textOf("prompts"), "evicted from local 2 h ago, at token")

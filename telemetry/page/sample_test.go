@@ -60,7 +60,10 @@ func sample(now time.Time) telemetry.State {
 			},
 			Busters: []telemetry.Buster{{Begin: 61, End: 65, Prompts: 7, Lost: 21_300, Words: &telemetry.Words{Was: []int32{1}, Is: []int32{2}}}},
 		},
-		{Process: two, Model: gemma, Started: now.Add(-time.Hour), At: now, Slots: []telemetry.Slot{{ID: 0, Tokens: 900, Hot: 3, Cold: 3}}},
+		{
+			Process: two, Model: gemma, Started: now.Add(-time.Hour), At: now, Slots: []telemetry.Slot{{ID: 0, Tokens: 900, Hot: 3, Cold: 3}},
+			Elastic: []telemetry.Elastic{{Segment: "kvcached_8_cuda0", Used: 1.2 * gb, Kept: 64 * mb, Limit: 6 * gb}},
+		},
 	}
 	return state
 }

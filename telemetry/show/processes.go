@@ -23,7 +23,9 @@ type Process struct {
 	At        time.Time          `json:"at"` // of its latest report
 	Slots     []Slot             `json:"slots"`
 	Memory    []telemetry.Memory `json:"memory"`
-	Unstored  *Unstored          `json:"not_stored"` // null while K/V is stored, or nothing had to be
+	// Elastic is the memory that holds K and V of all slots, where it grows and shrinks.
+	Elastic  []Elastic `json:"elastic,omitempty"`
+	Unstored *Unstored `json:"not_stored"` // null while K/V is stored, or nothing had to be
 	// Paged is nil where the model is not paged. Unpaged says why, where paged attention is asked for.
 	Paged   *Paged             `json:"paged,omitempty"`
 	Unpaged *telemetry.Unpaged `json:"unpaged,omitempty"`
@@ -67,6 +69,18 @@ func (p Process) Paging() string {
 	return text
 }
 
+// Elastic is one pool of elastic memory.
+type Elastic struct {
+	telemetry.Elastic
+	Available int64 `json:"available_bytes"` // to K/V, under the limit
+}
+
+// Says is the pool in words.
+func (e Elastic) Says() string {
+	size := func(n int64) string { return format.HumanBytes2(uint64(max(0, n))) }
+	return fmt.Sprintf("elastic memory %s: %s in use, %s kept for reuse, %s available of %s", e.Segment, size(e.Used), size(e.Kept), size(e.Available), size(e.Limit))
+}
+
 // Slot is one sequence of the engine. Hot, Warm, Cold and Remote are pages, as in
 // telemetry.Slot; those in tiers are nil where the process does not know them.
 type Slot struct {
@@ -97,6 +111,9 @@ func Processes(s telemetry.State, name Name) []Process {
 		if u := of.Unstored; u != nil {
 			e := u.Cause.Explain()
 			p.Unstored = &Unstored{*u, e.Means, e.Remedy}
+		}
+		for _, e := range of.Elastic {
+			p.Elastic = append(p.Elastic, Elastic{e, e.Available()})
 		}
 		if pages, paged := of.Gauges["ollama_kv_paged_memory_pages"]; paged {
 			p.Paged = &Paged{int64(pages), int64(of.Gauges["ollama_kv_paged_spill_bytes"]), int64(of.Gauges["ollama_kv_paged_video_pages"])}

@@ -153,6 +153,14 @@ func TestPaging(t *testing.T) {
 	}, []string{got[0].Paging(), got[1].Paging(), got[2].Paging(), got[3].Paging()})
 }
 
+func TestElastic(t *testing.T) {
+	state := telemetry.State{Processes: []telemetry.ProcessState{{Elastic: []telemetry.Elastic{{Segment: "kvcached_7_cpu", Used: 3 << 30, Kept: 1 << 20, Limit: 4 << 30}}}}}
+	pools := Processes(state, named)[0].Elastic
+	require.Len(t, pools, 1)
+	require.Equal(t, "elastic memory kvcached_7_cpu: 3.0 GiB in use, 1.0 MiB kept for reuse, 1.0 GiB available of 4.0 GiB", pools[0].Says())
+	require.EqualValues(t, 1<<30, pools[0].Available)
+}
+
 func TestMisses(t *testing.T) {
 	state := telemetry.State{Models: []telemetry.ModelState{{Model: telemetry.Model{Weights: "w", Name: "own"}}}}
 	for i := range 5 {

@@ -33,7 +33,7 @@ func TestFarDamageIsProven(t *testing.T) {
 			p := New(below, Options{
 				Name: tier.Remote, Far: test.far, Log: slog.New(slog.DiscardHandler), Now: time.Now, Failed: func(err error) { failed = append(failed, err) },
 				Quarantine: func(context.Context, tier.Info, string) (bool, error) { moved = true; return true, nil },
-				Gone:       func(pagefile.Name) {}, Damaged: new(atomic.Uint64), Mismatched: new(atomic.Uint64), Unreadable: new(atomic.Uint64),
+				Gone:       func(tier.Info) {}, Damaged: new(atomic.Uint64), Mismatched: new(atomic.Uint64), Unreadable: new(atomic.Uint64),
 			})
 			reads := 0
 			_, err := p.Open(t.Context(), tiertest.Page(1), func(tier.Blob) error {

@@ -22,7 +22,7 @@ type Options struct {
 
 	// Quarantine moves a file to quarantine, and Gone is told of one that was moved.
 	Quarantine func(ctx context.Context, info tier.Info, reason string) (bool, error)
-	Gone       func(pagefile.Name)
+	Gone       func(tier.Info)
 
 	// Failed is told errors of the tier.
 	Failed func(error)
@@ -177,7 +177,7 @@ func (p *Pages) Condemn(ctx context.Context, info tier.Info, err error) {
 		v.Note(info, 0)
 	}
 	if moved {
-		p.opt.Gone(info.Name)
+		p.opt.Gone(info)
 	}
 	if moved || qerr != nil {
 		p.opt.Log.Warn("kv page is not usable and will be computed again", "page", info.Key.String(), "tier", p.opt.Name,

@@ -95,6 +95,9 @@ func (t *Tier) Count(ctx context.Context, each func(tier.Info)) (*Tally, error) 
 	found.Bytes, found.Fleeting = t.use.end(time.Since(began.Began))
 	began.Listed = t.Book.State().Added
 	release()
+	for _, use := range found.Fingerprints {
+		began.Pages += int64(use.Pages)
+	}
 	if berr == nil {
 		_ = t.Book.EndCount(ctx, began, found.Total())
 	} else {

@@ -14,6 +14,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/names"
 	"github.com/kvtier/kvtier/diskstore/internal/recency"
+	"github.com/kvtier/kvtier/diskstore/internal/reuse"
 	"github.com/kvtier/kvtier/diskstore/internal/room"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/ledger"
@@ -144,12 +145,8 @@ func (b *Mover) Forward(ctx context.Context, name pagefile.Name, to time.Time) {
 		b.Theirs.Copies.Touched(tier.Info{Name: name}, to)
 		return
 	}
-	info, err := tier.Stat(ctx, b.Remote.Tier, name)
-	if err != nil || !info.Used.Before(to) {
-		return
-	}
-	if b.Remote.Tier.Touch(ctx, name, to) == nil {
-		b.Theirs.Copies.Touched(info, to)
+	if was, now, err := recency.Forward(ctx, b.Remote.Tier, name, to, reuse.MostUses, b.Remote.Book.Use); err == nil {
+		b.Theirs.Copies.Touched(was, now)
 	}
 }
 
@@ -303,8 +300,9 @@ func (b *Mover) held(ctx context.Context, info tier.Info, name pagefile.Name, by
 	if err := b.Remote.Tier.Persist(ctx, there.Name); err != nil {
 		return false, err
 	}
-	if there.Used.Before(info.Used) {
-		b.Forward(ctx, name, info.Used)
+	uses := max(recency.Uses(there.Used), recency.Uses(info.Used))
+	if used := recency.WithUses(tier.Later(there.Used, info.Used), uses); used.After(there.Used) {
+		b.Forward(ctx, name, used)
 	}
 	err = b.AddBranch(ctx, theirs)
 	return err == nil, err

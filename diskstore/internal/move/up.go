@@ -43,7 +43,10 @@ func (b *Mover) Promote(ctx context.Context, from tier.Tier, info tier.Info, at 
 		return
 	}
 	defer room.Cancel()
-	_ = b.copy(ctx, from, info, room, used)
+	uses := min(recency.Uses(info.Used)+1, b.Chains.MostUses(ctx, at.Parent))
+	if b.copy(ctx, from, info, room, recency.WithUses(used, uses)) == nil && info.Class == pagefile.ClassPage {
+		b.Local.Book.Use(recency.Uses(info.Used), used.Sub(info.Used))
+	}
 }
 
 // Ahead does as Promote, except that it makes no room for the page, keeps the page's
@@ -63,6 +66,7 @@ func (b *Mover) Ahead(ctx context.Context, from tier.Tier, info tier.Info) error
 		if !parent.Used.IsZero() && parent.Used.Before(recency.Used(used, h.Start)) {
 			used = recency.Of(parent.Used, h.Start)
 		}
+		used = recency.WithUses(used, min(recency.Uses(info.Used), b.Chains.MostUses(ctx, h.Parent)))
 	}
 	room, err := b.Above.Free(ctx, info.Bytes)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/names"
+	"github.com/kvtier/kvtier/diskstore/internal/reuse"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -30,6 +31,7 @@ type Chains struct {
 	pages   *names.Pages
 	now     func() time.Time
 	horizon func() time.Time // of Fresh
+	used    Use
 
 	mu    sync.Mutex
 	links map[pagefile.Key]Link // noted times may be too early, never too late: times in a tier only move forward
@@ -39,9 +41,9 @@ type Chains struct {
 const maxLinks = 1 << 17
 
 // New returns the chains of pages. horizon returns the recency up to which files of the local tier
-// have been evicted.
-func New(local tier.Tier, pages *names.Pages, now, horizon func() time.Time) *Chains {
-	return &Chains{local: local, pages: pages, now: now, horizon: horizon, links: make(map[pagefile.Key]Link)}
+// have been evicted. used is told of each use of a file.
+func New(local tier.Tier, pages *names.Pages, now, horizon func() time.Time, used Use) *Chains {
+	return &Chains{local: local, pages: pages, now: now, horizon: horizon, used: used, links: make(map[pagefile.Key]Link)}
 }
 
 func (c *Chains) noted(key pagefile.Key) (Link, bool) {
@@ -157,15 +159,27 @@ func (c *Chains) MoveUp(ctx context.Context, after time.Time, places ...Place) t
 	return Of(used, last)
 }
 
+// MostUses returns the largest number of uses of a page that continues another one: a page with more would
+// leave after that one.
+func (c *Chains) MostUses(ctx context.Context, parent pagefile.Key) int {
+	if parent != c.pages.Exact {
+		if info, err := c.pages.Stat(ctx, c.local, parent); err == nil {
+			return Uses(info.Used)
+		}
+	}
+	return reuse.MostUses
+}
+
 // raise moves the recency of a local page, and of the pages before it, up to the recency of a
 // chain used at the given time. raise stops at the first page with such a recency, because the
-// pages before that page have one, too.
-func (c *Chains) raise(ctx context.Context, key pagefile.Key, used time.Time) {
+// pages before that page have one, too. The result is that of MostUses.
+func (c *Chains) raise(ctx context.Context, key pagefile.Key, used time.Time) (most int) {
 	type step struct {
 		key pagefile.Key
 		Link
 	}
 	var steps []step
+	used = used.Truncate(Step)
 	for key != c.pages.Exact {
 		l, ok := c.Link(ctx, key)
 		if !ok || !l.Used.Before(used) && !l.Used.IsZero() {
@@ -174,30 +188,40 @@ func (c *Chains) raise(ctx context.Context, key pagefile.Key, used time.Time) {
 		steps = append(steps, step{key, l})
 		key = l.Parent
 	}
+	most = c.MostUses(ctx, key)
 	for _, st := range slices.Backward(steps) {
 		name := c.pages.Page(st.key)
-		err := Forward(ctx, c.local, name, Of(used, st.Start))
+		uses, err := c.forward(ctx, name, Of(used, st.Start), most)
 		if errors.Is(err, tier.ErrNotFound) && c.pages.Cold {
-			err = Forward(ctx, c.local, pagefile.ColdName(name), Of(used, st.Start))
+			uses, err = c.forward(ctx, pagefile.ColdName(name), Of(used, st.Start), most)
 		}
 		if errors.Is(err, tier.ErrNotFound) {
 			continue // a later page may exist nevertheless
 		}
 		if err != nil {
-			return // the pages after this one keep their times, and the order holds
+			return most // the pages after this one keep their times, and the order holds
 		}
+		most = uses
 		st.Used = used
 		c.Note(st.key, st.Link)
 	}
+	return most
+}
+
+// forward returns the file's number of uses.
+func (c *Chains) forward(ctx context.Context, name pagefile.Name, to time.Time, most int) (uses int, err error) {
+	_, now, err := Forward(ctx, c.local, name, to, most, c.used)
+	return Uses(now), err
 }
 
 // Touch moves the recency of a local file up to that of a chain used at the given time,
 // after moving the pages before it.
 func (c *Chains) Touch(ctx context.Context, name pagefile.Name, at Place, used time.Time) {
+	most := reuse.MostUses
 	if at.Start > 0 {
-		c.raise(ctx, at.Parent, used)
+		most = c.raise(ctx, at.Parent, used)
 	}
-	if Forward(ctx, c.local, name, Of(used, at.Start)) == nil && name.Class == pagefile.ClassPage {
+	if _, err := c.forward(ctx, name, Of(used, at.Start), most); err == nil && name.Class == pagefile.ClassPage {
 		c.Note(name.Key, Link{Place: at, Used: used})
 	}
 }

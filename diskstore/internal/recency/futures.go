@@ -79,7 +79,7 @@ func AgeClock(ctx context.Context, t tier.Disk, clock func() time.Time) (time.Ti
 // Add adds a file of the listing.
 func (f *Futures) Add(info tier.Info) {
 	if !tier.Beyond(info.Used, f.now) {
-		f.Newest = tier.Later(f.Newest, info.Used)
+		f.Newest = tier.Later(f.Newest, info.Used.Truncate(Step))
 		return
 	}
 	if f.blind {
@@ -97,26 +97,30 @@ func (f *Futures) sort() {
 }
 
 // Believe sets the times of files from the future to just after now, in their order: files to
-// evict first come first. Believe reports whether there was such a file, after which noted times are
-// too late, and sets f.Newest to the latest time of all files. A file whose time cannot be set stays
-// for the next collection, together with all files that must be later.
-func (f *Futures) Believe(ctx context.Context) bool {
-	if len(f.files) == 0 {
-		return false
-	}
+// evict first come first. Believe reports whether it set one, after which noted times are too late, and sets
+// f.Newest to the latest time of all files. Files that real time has caught up with since the listing, which may
+// have taken long, keep theirs: they would look as if they were used just now. A file whose time cannot be set
+// stays for the next collection, together with all files that must be later.
+func (f *Futures) Believe(ctx context.Context) (moved bool) {
 	f.sort()
 	at, last := f.Newest, time.Time{}
 	for _, info := range f.files {
+		if !tier.Beyond(info.Used, f.clock().Add(f.ahead)) {
+			at = tier.Later(at, info.Used.Truncate(Step))
+			f.Newest = at
+			continue
+		}
+		moved = true
 		if !info.Used.Equal(last) { // equal times stay equal: the headers order these files
 			at, last = at.Add(Step), info.Used
-			at = tier.Later(at, f.clock().Add(f.ahead+believeMargin))
+			at = tier.Later(at, f.clock().Add(f.ahead+believeMargin).Truncate(Step))
 		}
 		now, err := tier.Stat(ctx, f.tier, info.Name)
 		switch {
 		case err == nil && now.Used.Equal(info.Used):
-			err = f.tier.Touch(ctx, info.Name, at)
+			err = f.tier.Touch(ctx, info.Name, WithUses(at, Uses(info.Used)))
 		case err == nil && now.Used.After(at) && !tier.Beyond(now.Used, f.clock().Add(f.ahead)):
-			at = now.Used // used meanwhile; the pages that it continues are later
+			at = now.Used.Truncate(Step) // used meanwhile; the pages that it continues are later
 		}
 		if err != nil && !errors.Is(err, tier.ErrNotFound) {
 			f.failed(err)
@@ -124,5 +128,5 @@ func (f *Futures) Believe(ctx context.Context) bool {
 		}
 		f.Newest = at
 	}
-	return true
+	return moved
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/kvtier/kvtier/diskstore/internal/reuse"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 )
@@ -19,14 +20,24 @@ const TouchEvery = time.Minute
 // chain's recency. freshShare has an effect where a budget fills in less than an hour.
 const freshShare = 60
 
-// Of returns the recency of a page in a chain last used at the given time.
+// Of returns the recency of a page, without uses, in a chain last used at the given time.
 func Of(used time.Time, start uint32) time.Time {
-	return used.Add(-time.Duration(start) * Step)
+	return used.Truncate(Step).Add(-time.Duration(start) * Step)
 }
 
-// Used is the inverse of Of: the last use of the chain of a page with this recency.
+// Used is the inverse of Of: the last use of the chain of a page with this recency, whatever its uses.
 func Used(recency time.Time, start uint32) time.Time {
-	return recency.Add(time.Duration(start) * Step)
+	return recency.Truncate(Step).Add(time.Duration(start) * Step)
+}
+
+// Uses returns the number of uses that a recency has, 0 to reuse.MostUses.
+func Uses(recency time.Time) int {
+	return min(recency.Nanosecond()%int(Step), reuse.MostUses)
+}
+
+// WithUses returns a recency with a number of uses.
+func WithUses(recency time.Time, uses int) time.Time {
+	return recency.Truncate(Step).Add(time.Duration(min(max(0, uses), reuse.MostUses)))
 }
 
 // Fresh reports whether a chain used at the given time counts as just used. horizon is the recency up
@@ -42,12 +53,33 @@ func Fresh(used, now, horizon time.Time) bool {
 	return age < TouchEvery
 }
 
-// Forward moves a file's recency forward to the given one, unless another process has moved
-// the recency further.
-func Forward(ctx context.Context, t tier.Tier, name pagefile.Name, to time.Time) error {
-	info, err := tier.Stat(ctx, t, name)
-	if err != nil || !info.Used.Before(to) {
-		return err
+// useEvery is the time within which a file's uses count once: a chain moves up for the room of a new page, too, soon
+// after it was used. Its begin is fixed, so that many short moves do not take a page far from those that continue it
+// without a count: a page that is as often used as these, and idle for less long, may be worth less.
+const useEvery = time.Second
+
+// Again reports whether a move of a file's recency counts as a use of the file.
+func Again(was, to time.Time) bool { return to.Truncate(useEvery).After(was.Truncate(useEvery)) }
+
+// Forward moves a file's recency forward to the given one, unless another process has moved the recency
+// further, and counts a use of the file in it, up to a number of uses. A file that is given more uses gets these.
+func Forward(ctx context.Context, t tier.Tier, name pagefile.Name, to time.Time, most int, used Use) (was tier.Info, now time.Time, err error) {
+	was, err = tier.Stat(ctx, t, name)
+	if err != nil || !was.Used.Before(to) {
+		return was, was.Used, err
 	}
-	return t.Touch(ctx, name, to)
+	uses, idle := Uses(was.Used), to.Sub(was.Used)
+	if !Again(was.Used, to) {
+		now = WithUses(to, max(uses, Uses(to)))
+		return was, now, t.Touch(ctx, name, now)
+	}
+	now = WithUses(to, min(max(uses+1, Uses(to)), most))
+	if err = t.Touch(ctx, name, now); err == nil && name.Class == pagefile.ClassPage {
+		used(uses, idle)
+	}
+	return was, now, err
 }
+
+// Use is told of the use of a full page, of its number of uses before, and of the time since the last one. It
+// returns the number of uses now.
+type Use func(uses int, idle time.Duration) int

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore/internal/counted"
 	"github.com/kvtier/kvtier/diskstore/internal/recency"
+	"github.com/kvtier/kvtier/diskstore/internal/reuse"
+	"github.com/kvtier/kvtier/diskstore/internal/tombstones"
 	"github.com/kvtier/kvtier/diskstore/internal/work"
 	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
@@ -51,7 +54,11 @@ type Options struct {
 	Failed func(error)
 
 	// Left is told of each file that left the tier for want of room.
-	Left func(name pagefile.Name, moved bool)
+	Left func(info tier.Info, moved bool)
+
+	// Gone returns the tombstones of pages that left, by which the next use of pages is judged. Nil means that
+	// files leave in the order of their last use alone.
+	Gone func(context.Context) map[tombstones.Beginning]tombstones.Tombstone
 
 	// Crowded is told of bytes that are wanted on a filesystem that took no file; nil for nobody.
 	Crowded func(wanted, free int64)
@@ -67,7 +74,8 @@ type Collector struct {
 
 	files   *counted.Tier
 	opt     Options
-	trimmed Moment // time of the last trim that evicted all but recent files, and needed more
+	idle    atomic.Pointer[idle] // pages as of the last listing; nil before one
+	trimmed Moment               // time of the last trim that evicted all but recent files, and needed more
 
 	// turn holds a token while one goroutine of this process collects; Tier.Lock does the
 	// same between processes.
@@ -177,14 +185,21 @@ func (c *Collector) collectLocked(ctx context.Context, want Demand) error {
 	if err != nil {
 		return err
 	}
+	var known bool // else this listing tells the worths, by which another one picks
+	want.worths, known = c.worths()
 	pick, late := c.victims(want, guess, before), recency.NewFutures(ctx, c.files.Tier, c.opt.Now, c.opt.Failed)
+	idle := c.newIdle(ctx)
 	found, err := c.files.Count(ctx, func(info tier.Info) {
-		pick.add(info)
+		if known {
+			pick.add(info)
+		}
 		late.Add(info)
+		idle.add(info)
 	})
 	if err != nil {
 		return err
 	}
+	idle.end()
 	over, before, err := c.Shortage(ctx, want)
 	if err != nil {
 		return err
@@ -207,7 +222,10 @@ func (c *Collector) collectLocked(ctx context.Context, want Demand) error {
 			return err
 		}
 	}
-	if moved || over > guess || !before.Equal(pick.before) { // or the first shortage was unknown
+	if !known {
+		want.worths, _ = c.worths()
+	}
+	if !known || moved || over > guess || !before.Equal(pick.before) { // or the first shortage was unknown
 		pick = c.victims(want, over, before)
 		if err := c.files.List(ctx, pick.add); err != nil {
 			return err
@@ -311,6 +329,7 @@ type Demand struct {
 	recent time.Time
 
 	obsolete map[pagefile.Key]bool // fingerprints whose files leave before all others
+	worths   *reuse.Worths         // of pages
 }
 
 // demandAt returns the demand of a page at a place, with the page's recency.

@@ -87,7 +87,7 @@ func (c *Collector) Evict(ctx context.Context, info tier.Info, must bool) (remov
 		return removed, err
 	}
 	moved := fate == Moved || fate == MovedLossy
-	c.opt.Left(removed.Name, moved)
+	c.opt.Left(removed, moved)
 	if c.Left != nil {
 		c.Left(info, moved)
 	}
@@ -111,6 +111,12 @@ func (c *Collector) Rehearse(ctx context.Context) error {
 	if err != nil || over <= 0 {
 		return err
 	}
+	idle := c.newIdle(ctx)
+	if err := c.files.List(ctx, idle.add); err != nil {
+		return err
+	}
+	idle.end()
+	want.worths, _ = c.worths()
 	pick := c.victims(want, over, before)
 	if err := c.files.List(ctx, pick.add); err != nil {
 		return err

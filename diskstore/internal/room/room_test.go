@@ -62,3 +62,16 @@ func TestVictimsAreTheOldestAndFew(t *testing.T) {
 	}
 	require.Len(t, v.order(nil), 20)
 }
+
+// A trim that may take no other file says so: another listing would yield no more.
+func TestATrimThatLacksOldFilesHasNoMore(t *testing.T) {
+	start := time.Unix(1_700_000_000, 0)
+	for _, old := range []int{1, 20} {
+		v := &victims{need: 100, before: start.Add(time.Duration(old) * time.Second), trim: true, most: maxVictims}
+		for n := range 50 {
+			v.add(tier.Info{Name: tiertest.Page(byte(n)), Physical: 10, Used: start.Add(time.Duration(n) * time.Second)})
+		}
+		require.Len(t, v.order(nil), min(old, 10))
+		require.Equal(t, old > 10, v.more)
+	}
+}

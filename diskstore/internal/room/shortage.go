@@ -12,8 +12,8 @@ import (
 /*
 While the tier below takes no pages, pages that leave a tier are deleted. So no
 page is evicted until another page does not fit. For that page a small part of the budget is
-freed at once: finding the least recently used pages takes a listing of the whole tier, too
-long for every Put.
+freed at once: finding the pages to evict takes a listing of the whole tier, too long for every
+Put.
 */
 const (
 	// A tier without a budget leaves 1/ReserveShare of its filesystem free. With less free
@@ -24,8 +24,8 @@ const (
 	// 1/SlackShare below the budget, so that the next page need not wait. A tier below its
 	// budget keeps files used within recency.TouchEvery. If such files are all that is left, the next
 	// trim of the tier waits for recency.TouchEvery.
-	TrimShare  = 32
-	SlackShare = 16
+	TrimShare  = 64
+	SlackShare = 32
 
 	// OutageShare is the divisor of the budget that gives the most bytes that one
 	// collection deletes for a page that needs less, while the tier below takes no pages.

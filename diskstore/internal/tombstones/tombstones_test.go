@@ -17,7 +17,7 @@ func key(n int) pagefile.Key { return pagefile.Key{byte(n), byte(n >> 8), byte(n
 func TestRecordsComeBack(t *testing.T) {
 	var l List
 	for i := range 100 {
-		l.Add(Of(key(i), now.Add(time.Duration(i)*time.Second), byte(1+i%4)))
+		l.Add(Of(key(i), now.Add(time.Duration(i)*time.Second), byte(1+i%4), 0, now))
 	}
 	content := l.Merge(nil, now)
 	require.Len(t, content, 100*recordBytes)
@@ -37,7 +37,7 @@ func TestRecordsComeBack(t *testing.T) {
 func TestGarbageIsLeftOut(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var l List
-	l.Add(Of(key(1), now, 1))
+	l.Add(Of(key(1), now, 1, 0, now))
 	good := l.Merge(nil, now)
 	for bit := range 8 * recordBytes {
 		bad := append([]byte(nil), good...)
@@ -59,15 +59,15 @@ func TestGarbageIsLeftOut(t *testing.T) {
 // Two processes that write at the same moment lose records of one, which come back.
 func TestLostChangesComeBack(t *testing.T) {
 	var a, b List
-	a.Add(Of(key(1), now, 1))
-	b.Add(Of(key(2), now, 1))
+	a.Add(Of(key(1), now, 1, 0, now))
+	b.Add(Of(key(2), now, 1, 0, now))
 	fresh := a.Fresh()
 	lost := a.Merge(nil, now)
 	content := b.Merge(nil, now)
 	a.Written(fresh)
 	require.NotEmpty(t, lost)
 	require.Zero(t, a.Fresh())
-	a.Add(Of(key(3), now, 1))
+	a.Add(Of(key(3), now, 1, 0, now))
 	content = a.Merge(content, now)
 	for i := range 3 {
 		_, ok := new(List).Find(content, []pagefile.Key{key(i + 1)})
@@ -82,7 +82,7 @@ func TestListsAreBounded(t *testing.T) {
 	var l List
 	var content []byte
 	for i := range 5 * Max {
-		l.Add(Of(key(i), now.Add(time.Duration(i)*time.Millisecond), 1))
+		l.Add(Of(key(i), now.Add(time.Duration(i)*time.Millisecond), 1, 0, now))
 		require.Less(t, len(l.own), 2*Max)
 		require.LessOrEqual(t, l.Fresh(), len(l.own))
 		if i%(Max/2) == 0 {
@@ -102,7 +102,7 @@ func TestListsAreBounded(t *testing.T) {
 // A record from a clock that is far ahead does not outlive all others.
 func TestRecordsOfTheFuture(t *testing.T) {
 	var l List
-	l.Add(Of(key(1), now.AddDate(1, 0, 0), 1))
-	l.Add(Of(key(2), now.Add(time.Hour), 1))
+	l.Add(Of(key(1), now.AddDate(1, 0, 0), 1, 0, now))
+	l.Add(Of(key(2), now.Add(time.Hour), 1, 0, now))
 	require.Len(t, l.Merge(nil, now), recordBytes)
 }

@@ -90,10 +90,10 @@ func newWorld(skews ...time.Duration) *world {
 		pages := names.Of(tiertest.Fingerprint, false)
 		m.files = counted.New(disk, m.book, counted.Options{Far: true, Pages: pages})
 		m.room = room.NewCollector(m.files, room.Options{
-			CountEvery: room.FarCountEvery, Chains: recency.New(disk, pages, now, m.book.Horizon), Now: now,
+			CountEvery: room.FarCountEvery, Chains: recency.New(disk, pages, now, m.book.Horizon, m.book.Use), Now: now,
 			Obsolete: func(context.Context) map[pagefile.Key]bool { return nil },
 			Failed:   func(err error) { w.fail("a collection failed: %v", err) },
-			Left:     func(name pagefile.Name, _ bool) { w.left(name) },
+			Left:     func(info tier.Info, _ bool) { w.left(info.Name) },
 			Swept:    func(context.Context) {},
 		})
 		w.machines = append(w.machines, m)

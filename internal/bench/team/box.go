@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/diskstore/vfs"
+	"github.com/kvtier/kvtier/internal/bench/trace"
+	"github.com/kvtier/kvtier/internal/bench/virtual"
 	"github.com/kvtier/kvtier/rates"
 )
 
@@ -26,18 +27,7 @@ func (m Model) computing(begin, end int) float64 {
 	return m.Token * float64(end-begin) * (1 + mean/float64(m.Doubles))
 }
 
-func (m Model) blockBytes() int64 { return m.TokenBytes * BlockTokens }
-
-// clock is virtual time, on a day that is over.
-type clock struct{ nanos atomic.Int64 }
-
-var dayBegins = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-
-func (c *clock) set(at float64) { c.nanos.Store(int64(seconds(at))) }
-
-// pass lets some seconds pass.
-func (c *clock) pass(s float64) { c.nanos.Add(int64(seconds(s))) }
-func (c *clock) now() time.Time { return dayBegins.Add(time.Duration(c.nanos.Load())) }
+func (m Model) blockBytes() int64 { return m.TokenBytes * trace.BlockTokens }
 
 // box is a server with one slot, in which no prompt finds another one's tokens. Prompts wait for each other,
 // and answers for none.
@@ -52,22 +42,19 @@ type box struct {
 	cold   float64 // the same without a store
 }
 
-// fingerprint is that of all pages, which have one token and one byte for each block of a prompt.
-var fingerprint = pagefile.Key{1}
-
-func openBox(ctx context.Context, d Day, c *clock, r *remote) (*box, error) {
-	b := &box{Model: d.Model, Links: Links{tier.Local: d.Disk, tier.Remote: d.Link}, rates: rates.NewAt(c.now), remote: r}
+func openBox(ctx context.Context, d Day, c *virtual.Clock, r *remote) (*box, error) {
+	b := &box{Model: d.Model, Links: Links{tier.Local: d.Disk, tier.Remote: d.Link}, rates: rates.NewAt(c.Now), remote: r}
 	var err error
-	if b.layout, err = pagefile.NewLayout([]pagefile.Section{{Kind: pagefile.KindK, RowBytes: 1}}, 1); err != nil {
+	if b.layout, err = virtual.Layout(); err != nil {
 		return nil, err
 	}
-	file, err := b.fileBytes()
+	file, err := virtual.FileBytes(b.layout)
 	if err != nil {
 		return nil, err
 	}
-	computed(b.rates, b.computing, 0, 16*BlockTokens)
+	computed(b.rates, b.computing, 0, 16*trace.BlockTokens)
 	o := diskstore.Options{
-		Fingerprint: fingerprint, PageTokens: 1, FS: vfs.NewMem(1 << 40), Now: c.now,
+		Fingerprint: virtual.Fingerprint, PageTokens: 1, FS: vfs.NewDurableMem(1 << 40), Now: c.Now,
 		Local:         diskstore.TierConfig{Root: "/pages", BudgetBytes: d.LocalBytes / b.blockBytes() * file},
 		RemoteTimeout: time.Minute, ReadTimeout: time.Minute, // no timeouts on a busy machine
 	}
@@ -78,19 +65,6 @@ func openBox(ctx context.Context, d Day, c *clock, r *remote) (*box, error) {
 	return b, err
 }
 
-func (b *box) page(parent pagefile.Key, start int, block int32) *pagefile.Page {
-	return &pagefile.Page{Parent: parent, Start: uint32(start), Tokens: []int32{block}, Layout: b.layout, Payload: make([]byte, b.layout.Size())}
-}
-
-// fileBytes are the bytes of a page's file.
-func (b *box) fileBytes() (int64, error) {
-	e, err := pagefile.Encode(fingerprint, 1, b.page(fingerprint, 0, 0), nil)
-	if err != nil {
-		return 0, err
-	}
-	return pagefile.AlignUp(e.Header.FileBytes), nil
-}
-
 // served says how a prompt was served.
 type served struct {
 	local, remote int     // pages that were given back
@@ -98,7 +72,7 @@ type served struct {
 	computing     float64 // the same without a store
 }
 
-func (b *box) serve(ctx context.Context, r Request) (s served, err error) {
+func (b *box) serve(ctx context.Context, r trace.Request) (s served, err error) {
 	refs, look := b.find(ctx, r)
 	chain := b.chain(refs)
 	n, took := b.restore(b.rates, chain, b.rates.Plan(chain))
@@ -116,10 +90,10 @@ func (b *box) serve(ctx context.Context, r Request) (s served, err error) {
 	if err := b.read(ctx, r, refs[:use]); err != nil {
 		return s, err
 	}
-	computed(b.rates, b.computing, n*BlockTokens, r.Tokens)
-	s.first = wait(&b.free, r.At, look+took+b.computing(n*BlockTokens, r.Tokens))
+	computed(b.rates, b.computing, n*trace.BlockTokens, r.Tokens)
+	s.first = wait(&b.free, r.At, look+took+b.computing(n*trace.BlockTokens, r.Tokens))
 	s.computing = wait(&b.cold, r.At, b.computing(0, r.Tokens))
-	return s, b.put(ctx, r.whole(), n)
+	return s, b.put(ctx, r.Whole(), n)
 }
 
 // wait is the time from an arrival to the end of a prompt that takes some time after those before it.
@@ -129,8 +103,8 @@ func wait(free *float64, at, takes float64) float64 {
 }
 
 // find looks up the pages of a prompt, of which the last token is computed.
-func (b *box) find(ctx context.Context, r Request) ([]diskstore.Ref, float64) {
-	prompt := diskstore.Prompt{Tokens: r.known()}
+func (b *box) find(ctx context.Context, r trace.Request) ([]diskstore.Ref, float64) {
+	prompt := diskstore.Prompt{Tokens: r.Known()}
 	if b.remote == nil {
 		return b.store.Find(ctx, prompt).Exact, 0
 	}
@@ -142,12 +116,12 @@ func (b *box) find(ctx context.Context, r Request) ([]diskstore.Ref, float64) {
 
 func (b *box) chain(refs []diskstore.Ref) (c rates.Chain) {
 	for i, ref := range refs {
-		c.Pages = append(c.Pages, rates.Page{Start: i * BlockTokens, Tokens: BlockTokens, Bytes: b.blockBytes(), Tier: ref.Tier})
+		c.Pages = append(c.Pages, rates.Page{Start: i * trace.BlockTokens, Tokens: trace.BlockTokens, Bytes: b.blockBytes(), Tier: ref.Tier})
 	}
 	return c
 }
 
-func (b *box) read(ctx context.Context, r Request, refs []diskstore.Ref) error {
+func (b *box) read(ctx context.Context, r trace.Request, refs []diskstore.Ref) error {
 	for i, ref := range refs {
 		into := diskstore.Into{Rows: make([]byte, b.layout.Size())}
 		err := b.store.Read(ctx, ref, r.Blocks[i:i+1], b.layout, into)
@@ -163,9 +137,9 @@ func (b *box) read(ctx context.Context, r Request, refs []diskstore.Ref) error {
 
 // put stores the pages of a prompt that were computed.
 func (b *box) put(ctx context.Context, blocks []int32, from int) error {
-	parent := fingerprint
+	parent := virtual.Fingerprint
 	for i, block := range blocks {
-		page := b.page(parent, i, block)
+		page := virtual.Page(b.layout, parent, i, block)
 		if parent = page.Key(); i < from {
 			continue
 		}

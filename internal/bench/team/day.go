@@ -8,6 +8,8 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/tier/tiertest"
 	"github.com/kvtier/kvtier/internal/bench/measure"
+	"github.com/kvtier/kvtier/internal/bench/trace"
+	"github.com/kvtier/kvtier/internal/bench/virtual"
 	"github.com/kvtier/kvtier/internal/tierenv"
 )
 
@@ -40,8 +42,8 @@ type Row struct {
 }
 
 // Run simulates the day.
-func (d Day) Run(ctx context.Context, requests []Request) (row Row, err error) {
-	t := &team{Day: d, clock: &clock{}, any: rand.New(rand.NewPCG(1, 2))}
+func (d Day) Run(ctx context.Context, requests []trace.Request) (row Row, err error) {
+	t := &team{Day: d, clock: &virtual.Clock{}, any: rand.New(rand.NewPCG(1, 2))}
 	if d.EngineBytes > 0 {
 		t.remote = &remote{Map: tiertest.NewMap(), files: d.Files, most: int(d.EngineBytes / d.blockBytes())}
 	}
@@ -56,7 +58,7 @@ func (d Day) Run(ctx context.Context, requests []Request) (row Row, err error) {
 	var sum served
 	var first, computing []float64
 	for _, r := range requests {
-		t.clock.set(r.At)
+		t.clock.Set(r.At)
 		s, err := t.to(r).serve(ctx, r)
 		if err != nil {
 			return row, err
@@ -65,7 +67,7 @@ func (d Day) Run(ctx context.Context, requests []Request) (row Row, err error) {
 		sum.remote += s.remote
 		first, computing = append(first, s.first), append(computing, s.computing)
 	}
-	share := func(pages int) float64 { return float64(pages*BlockTokens) / float64(tokens(requests)) }
+	share := func(pages int) float64 { return float64(pages*trace.BlockTokens) / float64(tokens(requests)) }
 	row = Row{
 		Setup: d.String(), Given: share(sum.local + sum.remote), Local: share(sum.local), Remote: share(sum.remote),
 		P50: measure.Quantile(first, 0.5), P99: measure.Quantile(first, 0.99),
@@ -91,16 +93,16 @@ func (d Day) String() string {
 // team is a day under way.
 type team struct {
 	Day
-	clock  *clock
+	clock  *virtual.Clock
 	boxes  []*box
 	remote *remote // nil without
 	any    *rand.Rand
 }
 
 // to is the server of a request.
-func (t *team) to(r Request) *box {
+func (t *team) to(r trace.Request) *box {
 	if t.Sticky {
-		return t.boxes[r.conversation()%uint64(len(t.boxes))]
+		return t.boxes[conversation(r)%uint64(len(t.boxes))]
 	}
 	return t.boxes[t.any.IntN(len(t.boxes))]
 }
@@ -141,7 +143,7 @@ func Days() (days []Day) {
 	return append(days, unlimited, slow)
 }
 
-func tokens(requests []Request) (n int) {
+func tokens(requests []trace.Request) (n int) {
 	for _, r := range requests {
 		n += r.Tokens
 	}
@@ -149,18 +151,18 @@ func tokens(requests []Request) (n int) {
 }
 
 // best is the share of tokens that a memory without end gives back.
-func best(requests []Request) float64 {
+func best(requests []trace.Request) float64 {
 	seen, given := make(map[int32]bool), 0
 	for _, r := range requests {
-		for _, block := range r.known() {
+		for _, block := range r.Known() {
 			if !seen[block] {
 				break
 			}
 			given++
 		}
-		for _, block := range r.whole() {
+		for _, block := range r.Whole() {
 			seen[block] = true
 		}
 	}
-	return float64(given*BlockTokens) / float64(tokens(requests))
+	return float64(given*trace.BlockTokens) / float64(tokens(requests))
 }

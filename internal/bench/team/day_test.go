@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/kvtier/kvtier/internal/bench/show"
+	"github.com/kvtier/kvtier/internal/bench/trace"
 	"github.com/kvtier/kvtier/internal/progress"
 )
 
@@ -19,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // pages is a budget for some pages.
 func pages(n int64) int64 { return n * Alone.blockBytes() }
 
-func run(t *testing.T, d Day, requests []Request) Row {
+func run(t *testing.T, d Day, requests []trace.Request) Row {
 	t.Helper()
 	row, err := d.Run(t.Context(), requests)
 	require.NoError(t, err)
@@ -29,7 +30,7 @@ func run(t *testing.T, d Day, requests []Request) Row {
 }
 
 // someRequests are a part of a synthetic day.
-func someRequests(t *testing.T) []Request {
+func someRequests(t *testing.T) []trace.Request {
 	t.Setenv(TracesEnv, "")
 	requests, from, err := Trace(128)
 	require.NoError(t, err)
@@ -43,7 +44,7 @@ func someRequests(t *testing.T) []Request {
 func TestWithRoomForAll(t *testing.T) {
 	requests, different := someRequests(t), make(map[int32]bool)
 	for _, r := range requests {
-		for _, block := range r.whole() {
+		for _, block := range r.Whole() {
 			different[block] = true
 		}
 	}
@@ -116,8 +117,8 @@ func TestTrace(t *testing.T) {
 	requests, from, err := Trace(1)
 	require.NoError(t, err)
 	require.Contains(t, from, TraceFile)
-	require.Equal(t, []Request{{0, 600, []int32{0, 1}}, {daySeconds, 1024, []int32{0, 1}}}, requests)
-	require.Equal(t, []int32{0}, requests[0].whole())
+	require.Equal(t, []trace.Request{{Tokens: 600, Blocks: []int32{0, 1}}, {At: daySeconds, Tokens: 1024, Blocks: []int32{0, 1}}}, requests)
+	require.Equal(t, []int32{0}, requests[0].Whole())
 	require.InDelta(t, 512.0/1624, best(requests), 1e-12)
 	for _, text := range []string{"", "{", `{"timestamp": 0}`} {
 		write(text)

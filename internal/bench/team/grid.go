@@ -5,6 +5,7 @@ import (
 
 	"github.com/kvtier/kvtier/diskstore/tier"
 	"github.com/kvtier/kvtier/engine"
+	"github.com/kvtier/kvtier/internal/bench/virtual"
 	"github.com/kvtier/kvtier/rates"
 )
 
@@ -119,10 +120,10 @@ func (l Links) probe(r *rates.Rates, skipped rates.Chain) (came int) {
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // Known are rates that have measured computing, and nothing of the engine.
-func (c Cell) Known() *rates.Rates { return c.known(new(clock)) }
+func (c Cell) Known() *rates.Rates { return c.known(new(virtual.Clock)) }
 
-func (c Cell) known(t *clock) *rates.Rates {
-	r := rates.NewAt(t.now)
+func (c Cell) known(t *virtual.Clock) *rates.Rates {
+	r := rates.NewAt(t.Now)
 	computed(r, c.computing, 0, 8192)
 	return r
 }
@@ -131,12 +132,12 @@ func (c Cell) known(t *clock) *rates.Rates {
 const between = 20
 
 // Warm are rates after some prompts.
-func (c Cell) Warm() *rates.Rates { return c.warm(new(clock)) }
+func (c Cell) Warm() *rates.Rates { return c.warm(new(virtual.Clock)) }
 
-func (c Cell) warm(t *clock) *rates.Rates {
+func (c Cell) warm(t *virtual.Clock) *rates.Rates {
 	r := c.known(t)
 	for _, pages := range []int{8, 3, 32, 1, 16, 5} {
-		t.pass(c.Prompt(r, pages) + between)
+		t.Pass(c.Prompt(r, pages) + between)
 	}
 	return r
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kvtier/kvtier/internal/bench/virtual"
 	"github.com/kvtier/kvtier/rates"
 )
 
@@ -45,7 +46,7 @@ func TestLinkThatChanges(t *testing.T) {
 	} {
 		for _, pages := range lengths {
 			for _, c := range Grid() {
-				clock, worse := new(clock), c
+				clock, worse := new(virtual.Clock), c
 				change(&worse.Link)
 				r := c.warm(clock)
 				for i := range 3 {
@@ -53,10 +54,10 @@ func TestLinkThatChanges(t *testing.T) {
 					if pages == 1 {
 						most = []float64{3.1, 1.4, 1.1}[i]
 					}
-					clock.pass(worse.within(t, most, r, pages, "worse") + between)
+					clock.Pass(worse.within(t, most, r, pages, "worse") + between)
 				}
 				for range probes {
-					clock.pass(60 + c.Prompt(r, pages))
+					clock.Pass(60 + c.Prompt(r, pages))
 				}
 				c.within(t, 1.1, r, pages, "as before")
 			}

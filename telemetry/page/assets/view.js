@@ -93,7 +93,9 @@ function slotRows(state) {
 function memoryRows(state) {
   const rows = [];
   for (const p of state.processes ?? []) {
-    for (const m of p.memory ?? []) rows.push({ ...m, model: modelName(p.model), pid: p.process?.pid });
+    const of = { model: modelName(p.model), pid: p.process?.pid };
+    for (const m of p.memory ?? []) rows.push({ ...m, ...of });
+    for (const e of p.elastic ?? []) rows.push({ name: `elastic memory ${e.segment}`, bytes: e.used_bytes, limit_bytes: e.limit_bytes, ...of });
   }
   return rows;
 }
