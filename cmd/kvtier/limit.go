@@ -24,14 +24,15 @@ import (
 
 // held is the KV memory of one process and device, in the output of limit --json.
 type held struct {
-	Name     string        `json:"name"`
-	Model    string        `json:"model,omitempty"`
-	PID      int           `json:"pid,omitempty"`
-	State    segment.State `json:"state"`
-	Limit    int64         `json:"limit_bytes"`
-	Used     int64         `json:"used_bytes"`
-	Kept     int64         `json:"kept_bytes"`
-	ReadOnly bool          `json:"read_only,omitempty"`
+	Name      string        `json:"name"`
+	Model     string        `json:"model,omitempty"`
+	PID       int           `json:"pid,omitempty"`
+	State     segment.State `json:"state"`
+	Limit     int64         `json:"limit_bytes"`
+	Used      int64         `json:"used_bytes"`
+	Kept      int64         `json:"kept_bytes"`
+	Available int64         `json:"available_bytes"` // of Limit, what is not Used
+	ReadOnly  bool          `json:"read_only,omitempty"`
 
 	weights string
 	names   modelNames // that weights have
@@ -88,6 +89,11 @@ memory wait for others to end. KEPT is memory for the next tokens, which counts 
 	}
 }
 
+// see takes over what changes of a segment.
+func (h *held) see(s segment.Segment) {
+	h.State, h.Limit, h.Used, h.Kept, h.Available = s.State, s.Limit, s.Used, s.Kept, max(0, s.Limit-s.Used)
+}
+
 func heldMemory(models *modelStore) ([]held, error) {
 	segments, err := segment.List()
 	if err != nil {
@@ -98,7 +104,8 @@ func heldMemory(models *modelStore) ([]held, error) {
 		if s.State == segment.Dead {
 			continue // a runner removes it
 		}
-		h := held{Name: s.Name, PID: s.PID, State: s.State, Limit: s.Limit, Used: s.Used, Kept: s.Kept, ReadOnly: s.ReadOnly}
+		h := held{Name: s.Name, PID: s.PID, ReadOnly: s.ReadOnly}
+		h.see(s)
 		if dir, weights := weightsOfRunner(s.PID); weights != "" {
 			h.weights, h.names = weights, models.namesIn(dir)
 			h.Model = h.names.nameOf(weights, "")
@@ -192,7 +199,7 @@ func awaitObeyed(ctx context.Context, h held, limit int64) (held, error) {
 			return h, fmt.Errorf("segment %s: %w", h.Name, segment.ErrDead)
 		}
 		if err == nil {
-			h.Limit, h.Used, h.Kept, h.State = s.Limit, s.Used, s.Kept, s.State
+			h.see(s)
 			if s.InForce == limit && s.Limit == limit && s.Used+s.Kept <= limit && time.Since(began) > obeyRound {
 				return h, nil
 			}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -45,7 +46,11 @@ func buildKvtier(ts *testscript.TestScript, args []string) {
 		built.program, built.err = os.ReadFile(path)
 	})
 	ts.Check(built.err)
-	ts.Check(os.WriteFile(ts.MkAbs(args[0]), built.program, 0o700))
+	// A program that another script starts would hold the file for writing for a moment: it could not be run then.
+	syscall.ForkLock.RLock()
+	err := os.WriteFile(ts.MkAbs(args[0]), built.program, 0o700)
+	syscall.ForkLock.RUnlock()
+	ts.Check(err)
 	ts.Check(os.Chmod(ts.MkAbs(args[0]), 0o755))
 }
 

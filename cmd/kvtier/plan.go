@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,7 +16,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/kvtier/kvtier/diskstore"
+	"github.com/kvtier/kvtier/diskstore/ledger"
 	"github.com/kvtier/kvtier/internal/cli"
+	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/sizing"
 	"github.com/kvtier/kvtier/internal/tierenv"
@@ -187,10 +190,94 @@ func (f planFlags) input(flags *pflag.FlagSet, at *storage) (*sizing.Input, erro
 		in.Compute = func(begin, end int64) float64 { return float64(end-begin) / f.prefill }
 		in.ComputeFrom = sizing.Figure{Origin: sizing.Given, From: "--prefill-tps"}
 	}
+	if err := readEngine(in, at); err != nil {
+		return nil, err
+	}
 	if in.Written.Origin == "" {
 		in.Written = sizing.Figure{Value: assumedTBW, Unit: sizing.Bytes, Origin: sizing.Assumed, From: "a common drive of 1 TB"}
 	}
 	return in, nil
+}
+
+// readEngine reads the variables of elastic memory and paged attention, and of tiers that count for them.
+func readEngine(in *sizing.Input, at *storage) error {
+	var err error
+	if in.Paged, err = env.Bool("OLLAMA_PAGED_ATTN"); err != nil {
+		return cli.Usagef("%w", err)
+	}
+	in.Elastic = env.Asked("OLLAMA_KVCACHED")
+	for name, read := range map[string]struct {
+		to    *sizing.Figure
+		parse func(name string) (int64, error)
+	}{
+		"OLLAMA_PAGED_HOST_GB":     {&in.PagedHost, hostBytes},
+		"OLLAMA_PAGED_VRAM_GB":     {&in.PagedVRAM, gigabytes},
+		"OLLAMA_KVCACHED_LIMIT_MB": {&in.ElasticLimit, mebibytes},
+	} {
+		if env.Value(name) == "" {
+			continue
+		}
+		n, err := read.parse(name)
+		if err != nil {
+			return cli.Usagef("%w", err)
+		}
+		*read.to = sizing.Figure{Value: float64(n), Unit: sizing.Bytes, Origin: sizing.Given, From: name}
+	}
+	if in.PagedCells, err = pagedCells(); err != nil {
+		return cli.Usagef("%w", err)
+	}
+	if split := at.config.Split; split != nil {
+		in.Hot = sizing.Figure{Value: split.Hot / 100, Unit: sizing.Ratio, Origin: sizing.Given, From: "HOT of " + tierenv.SplitVariable}
+	}
+	in.Cold = tierenv.ColdText(at.config.ColdFor("", at.log))
+	return nil
+}
+
+// pagedCells is the number of tokens of a page of paged attention, refused as a runner refuses it.
+func pagedCells() (sizing.Figure, error) {
+	const size, choice = "OLLAMA_PAGED_CHUNK_SIZE", "OLLAMA_PAGED_SELECT"
+	cells := sizing.Figure{Value: sizing.PagedCellsDefault, Unit: sizing.Tokens, Origin: sizing.Read, From: "default of " + size}
+	var chosen int64
+	if value := env.Value(choice); value != "" {
+		n, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || n < 0 || n > 1<<30 {
+			return cells, fmt.Errorf("%s=%q is not a number of tokens from 0 to %d", choice, value, 1<<30)
+		}
+		if chosen = n; chosen > 0 {
+			cells.Value, cells.From = sizing.SelectCellsDefault, cells.From+" with "+choice
+		}
+	}
+	if value := env.Value(size); value != "" {
+		n, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || n < 16 || n > 65536 || n&(n-1) != 0 {
+			return cells, fmt.Errorf("%s=%q is not a power of two from 16 to 65536", size, value)
+		}
+		cells.Value, cells.Origin, cells.From = float64(n), sizing.Given, size
+	}
+	if least := 4 * int64(cells.Value); chosen > 0 && chosen < least {
+		return cells, fmt.Errorf("%s=%d is less than %d, four pages of %v tokens", choice, chosen, least, cells.Value)
+	}
+	return cells, nil
+}
+
+func gigabytes(name string) (int64, error) { return env.Gigabytes(name, 0) }
+
+// hostBytes reads a size in GB, of a byte or more.
+func hostBytes(name string) (int64, error) {
+	n, err := gigabytes(name)
+	if err == nil && n == 0 {
+		err = fmt.Errorf("%s=%q is not a size of a byte or more, in gigabytes", name, env.Value(name))
+	}
+	return n, err
+}
+
+// mebibytes reads a size in MiB, of less than 2^59 bytes.
+func mebibytes(name string) (int64, error) {
+	n, err := strconv.ParseInt(env.Value(name), 10, 40)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("%s=%q is not a number of MiB", name, env.Value(name))
+	}
+	return n << 20, nil
 }
 
 // planMeasureBytes are written to measure the disk: less than bench writes, so that a plan takes a moment.
@@ -212,12 +299,34 @@ func (p *planner) lookAround(ctx context.Context) {
 	if p.in.Disk.Origin == "" {
 		p.note("How quickly the disk reads is not known: give --read-mb, or leave --no-measure out.")
 	}
+	p.noteReturns()
 	if p.prefill > 0 {
 		p.note("--prefill-tps counts for every position, but a token takes longer the more tokens are before it: computing long prompts takes longer than these figures say.")
 	}
 	p.in.Encoded = sizing.Figure{Value: 1, Unit: sizing.Ratio, Origin: sizing.Computed, From: "pages are not compressed"}
 	if p.at.config.Compress {
 		p.in.Encoded.Origin, p.in.Encoded.From = sizing.Assumed, "compressed pages may be smaller"
+	}
+}
+
+// returnsMin is the number of pages used again, below which they are no evidence.
+const returnsMin = 200
+
+// noteReturns tells what more room would have kept, by what became of the directory's pages so far.
+func (p *planner) noteReturns() {
+	content, err := os.ReadFile(filepath.Join(p.at.config.Local, "v1", "usage.json"))
+	if err != nil {
+		return // no server has stored anything
+	}
+	uses := ledger.Read(content).Uses()
+	again, left := uses.Pages(), uses.Left
+	switch gone := left[0] + left[1] + left[2]; {
+	case again < returnsMin:
+	case gone == 0:
+		p.note("All of %s pages that were used again here were still stored: more room would have given back no more.", count(again))
+	default:
+		p.note("Of %s pages that were used again here, %s had left for want of room. Twice the room would have kept %s of these, four times the room %s.",
+			count(again), count(gone), count(left[0]), count(left[0]+left[1]))
 	}
 }
 

@@ -12,11 +12,15 @@ import (
 	"github.com/kvtier/kvtier/internal/sizing"
 )
 
-// printPlanned prints tables as ollama ps does: the model, the places, the times, the notes and the settings.
+// printPlanned prints tables as ollama ps does: the model, the places, the engine, the times, the notes and the settings.
 func printPlanned(w io.Writer, p *sizing.Plan) {
 	printTable(w, []string{"name", "figure", "from"}, modelRows(p))
 	fmt.Fprintln(w)
 	printTable(w, []string{"place", "room", "tokens", "conversations", "read", "per token", "from"}, rowsOf(slices.Concat(p.Places, p.Defaults), placeRow))
+	if len(p.Engines) > 0 {
+		fmt.Fprintln(w)
+		printTable(w, []string{"engine", "page", "bytes", "cold type", "video memory", "memory", "otherwise", "from"}, rowsOf(p.Engines, engineRow))
+	}
 	unknown := func(l sizing.Length) bool { return l.Restore == nil && l.Compute == nil }
 	if known := slices.DeleteFunc(slices.Clone(p.Lengths), unknown); len(known) > 0 {
 		fmt.Fprintln(w)
@@ -80,6 +84,22 @@ func placeRow(p sizing.Place) []string {
 	return []string{
 		p.Name, optional(&p.Room), optional(&p.Tokens), optional(&p.Conversations),
 		optional(p.Read), optional(p.TokenTime), strings.Join(sources, "; "),
+	}
+}
+
+func engineRow(e sizing.Engine) []string {
+	var sources []string
+	for _, f := range []struct {
+		name string
+		*sizing.Figure
+	}{{"page", e.Page}, {"bytes", e.PageBytes}, {"video memory", e.Video}, {"memory", e.Memory}} {
+		if f.Figure != nil {
+			sources = append(sources, f.name+" "+from(*f.Figure))
+		}
+	}
+	return []string{
+		e.Name, optional(e.Page), optional(e.PageBytes), e.ColdType,
+		optional(e.Video), optional(e.Memory), e.Otherwise, strings.Join(sources, "; "),
 	}
 }
 

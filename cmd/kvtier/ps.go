@@ -154,6 +154,9 @@ func printSlots(w io.Writer, p show.Process, now time.Time) {
 	if paging := p.Paging(); paging != "" {
 		wrapped(w, "", paging)
 	}
+	for _, e := range p.Elastic {
+		wrapped(w, "", e.Says())
+	}
 	if len(p.Slots) == 0 {
 		if p.Unstored == nil {
 			fmt.Fprintln(w, "No slot is in use.")

@@ -36,7 +36,7 @@ figures run_case(const options & o, int type, uint32_t tokens, double mean, team
         want.push_back(attention_f64(rows, 0, head * KV_HEADS / HEADS, tokens, q.data() + head * HEAD_DIM, HEAD_DIM, scale));
     }
 
-    paged_attention paged({1, tokens, 1, HEADS, KV_HEADS, HEAD_DIM, type, scale, o.page_cells, 0, o.io_threads, "", false}, rows, q,
+    paged_attention paged({1, tokens, 1, HEADS, KV_HEADS, HEAD_DIM, type, scale, o.page_cells, 0, o.io_threads, "", false, 0}, rows, q,
                           threads);
     paged.begin();
     paged.run();

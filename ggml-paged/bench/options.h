@@ -18,6 +18,7 @@ struct options {
     uint32_t              threads = 0;          // 0: as many as there are CPUs
     uint32_t              io_threads = 3;
     uint32_t              page_cells = 2048;
+    uint32_t              select = 0;           // cells; 0: nothing is chosen
     uint64_t              ram_mib = 0;          // 0: 1024, with --quick 128
     std::vector<uint32_t> tokens, queries, gqa; // empty: the usual ones
     std::vector<int>      types;

@@ -29,7 +29,7 @@ uint64_t paged_shape::cache_bytes() const {
 
 paged_attention::paged_attention(const paged_shape & shape_, const cache_rows & rows, std::vector<float> q_, team & threads_)
     : shape(shape_), threads(threads_), pos(shape.tokens), q_pos(shape.n_q), seqs(shape.tokens, 1), q_seq(shape.n_q, 0),
-      q_cell(shape.n_q), q(std::move(q_)) {
+      q_cell(shape.n_q), marks(shape.n_q, 1), q(std::move(q_)) {
     std::iota(pos.begin(), pos.end(), 0);
     std::iota(q_pos.begin(), q_pos.end(), int32_t(shape.tokens - shape.n_q));
     std::iota(q_cell.begin(), q_cell.end(), shape.tokens - shape.n_q);
@@ -91,12 +91,13 @@ void paged_attention::begin() {
     desc.q_seq   = q_seq.data();
     desc.q_cell  = q_cell.data();
     desc.window  = INT32_MAX;
+    desc.q_select = shape.select_cells > 0 ? marks.data() : nullptr;
     kvp_batch * batch = nullptr;
     check(kvp_batch_begin(pager.get(), &desc, &batch), "Beginning a batch");
     ops.clear();
     size_t work_bytes = 0;
     for (uint32_t layer = 0; layer < shape.layers; layer++) {
-        const kvp_params params = {layer, shape.heads, shape.scale, 0.0f, 0.0f};
+        const kvp_params params = {layer, shape.heads, shape.scale, 0.0f, 0.0f, shape.select_cells};
         kvp_op * op = nullptr;
         check(kvp_op_new(batch, &params, &op), "Making an op");
         ops.push_back(op);
@@ -132,5 +133,11 @@ void paged_attention::run() {
 kvp_stats paged_attention::stats() const {
     kvp_stats out;
     kvp_pager_stats(pager.get(), &out);
+    return out;
+}
+
+kvp_select_stats paged_attention::select_stats() const {
+    kvp_select_stats out;
+    kvp_pager_select_stats(pager.get(), &out);
     return out;
 }

@@ -19,6 +19,7 @@ struct paged_shape {
     uint32_t    io_threads;
     std::string spill_dir;      // empty: none
     bool        new_rows;       // every pass writes its rows of K and V first
+    uint32_t    select_cells;   // 0: queries attend to all
 
     uint64_t page_bytes() const;
     uint64_t cache_bytes() const;   // of all pages of all layers
@@ -37,6 +38,10 @@ public:
     // out is f32 [n_q][heads][dim].
     const float * out(uint32_t layer) const { return outs[layer].data(); }
     kvp_stats     stats() const;
+    kvp_select_stats select_stats() const;
+
+    // ask sets the queries of the passes that follow.
+    void ask(std::vector<float> queries) { q = std::move(queries); }
 
 private:
     struct pager_free {
@@ -53,6 +58,7 @@ private:
     std::vector<uint64_t>                  seqs;
     std::vector<uint32_t>                  q_seq;
     std::vector<uint32_t>                  q_cell;
+    std::vector<uint8_t>                   marks;   // of kvp_batch_desc.q_select
     std::vector<float>                     q, k_new, v_new;
     std::vector<std::vector<float>>        outs;
     std::vector<kvp_op *>                  ops;

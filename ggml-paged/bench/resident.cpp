@@ -170,7 +170,7 @@ figures run_case(const options & o, const resident_case & c, const rows_pool & k
     const cache_rows rows = {k, v, c.kv_heads};
     const std::vector<float> q = random_queries(size_t(c.n_q) * c.heads() * HEAD_DIM, QUERY_DEVIATION, 3);
     const paged_shape shape = {c.layers, c.tokens, c.n_q, c.heads(), c.kv_heads, HEAD_DIM, c.type, scale,
-                               o.page_cells, 0, o.io_threads, "", false};
+                               o.page_cells, 0, o.io_threads, "", false, 0};
     paged_attention paged(shape, rows, q, threads);
     paged.begin();
     paged.run();

@@ -16,6 +16,7 @@ constexpr uint32_t BUDGETS        = 4;   // K and V are this many times the memo
 constexpr uint32_t LAYERS         = 16;
 constexpr uint32_t GQA            = 4;
 constexpr float    QUERY_DEVIATION = 3.0f;
+constexpr uint32_t SELECT_PAGE_CELLS = 32;
 constexpr int      PASSES         = 7, QUICK_PASSES = 3;
 
 struct pass {
@@ -55,17 +56,22 @@ template <typename F> double median_of(const std::vector<pass> & passes, F value
 }
 
 struct measured {
-    std::vector<pass>   spilled, resident;
+    std::vector<pass>   spilled, resident, chosen;
     std::vector<double> direct;
 };
 
-measured alternate(const options & o, paged_attention & spilled, paged_attention & resident, const direct_file & file,
-                   size_t out_floats) {
+// chosen is NULL for none. Its query is another one in each pass: it finds in memory what it chooses
+// again by chance alone.
+measured alternate(const options & o, paged_attention & spilled, paged_attention & resident, paged_attention * chosen,
+                   const direct_file & file, size_t out_floats) {
     measured m;
     // The first passes fill the frames, and show the pager which layer follows which.
     for (int i = 0; i < 2; i++) {
         run_pass(spilled);
         run_pass(resident);
+        if (chosen) {
+            run_pass(*chosen);
+        }
     }
     check_same(spilled, resident, out_floats);
     for (int i = 0; i < (o.quick ? QUICK_PASSES : PASSES); i++) {
@@ -73,6 +79,10 @@ measured alternate(const options & o, paged_attention & spilled, paged_attention
         m.direct.push_back(file.read_rate(o.io_threads));
         m.resident.push_back(run_pass(resident));
         check_same(spilled, resident, out_floats);
+        if (chosen) {
+            chosen->ask(random_queries(out_floats, QUERY_DEVIATION, 100 + i));
+            m.chosen.push_back(run_pass(*chosen));
+        }
     }
     return m;
 }
@@ -110,9 +120,19 @@ figures describe(const options & o, const paged_shape & shape, const measured & 
     return f;
 }
 
+void describe_chosen(figures & f, const options & o, const measured & m, const kvp_select_stats & stats) {
+    const double seconds = median_of(m.chosen, [](const pass & p) { return p.seconds; });
+    f["chosen_cells"]             = o.select;
+    f["chosen_token_ms"]          = seconds * 1e3;
+    f["chosen_read_mb_per_token"] = median_of(m.chosen, [](const pass & p) { return double(p.did.read_bytes) * 1e-6; });
+    f["chosen_bounds_bytes"]      = stats.bounds_bytes;
+    f["chosen_of_seen"]     = double(stats.chosen_blocks) / double(std::max<uint64_t>(1, stats.seen_blocks));
+    f["chosen_times_as_fast"]     = f["token_ms"].get<double>() / (seconds * 1e3);
+}
+
 figures run_case(const options & o, int type, team & threads) {
     paged_shape shape = {LAYERS, 0, 1, KV_HEADS * GQA, KV_HEADS, HEAD_DIM, type, 1.0f / std::sqrt(float(HEAD_DIM)),
-                         o.page_cells, 0, o.io_threads, o.spill, true};
+                         o.page_cells, 0, o.io_threads, o.spill, true, 0};
     // As many whole pages per layer as come nearest to the wanted size.
     const uint64_t kv_bytes = BUDGETS * (o.ram_mib << 20);
     const uint64_t pages = std::max<uint64_t>(1, kv_bytes / LAYERS / shape.page_bytes());
@@ -124,12 +144,23 @@ figures run_case(const options & o, int type, team & threads) {
     const size_t out_floats = size_t(shape.heads) * HEAD_DIM;
     const std::vector<float> q = random_queries(out_floats, QUERY_DEVIATION, 3);
     paged_attention spilled(shape, rows, q, threads);
+    std::unique_ptr<paged_attention> chosen;
+    if (o.select > 0) {
+        paged_shape small = shape;
+        small.page_cells   = SELECT_PAGE_CELLS;
+        small.select_cells = o.select;
+        chosen = std::make_unique<paged_attention>(small, rows, q, threads);
+    }
     paged_shape all = shape;
     all.ram_bytes = 0;
     all.spill_dir.clear();
     paged_attention resident(all, rows, q, threads);
     const direct_file file(o.spill, shape.cache_bytes(), shape.page_bytes());
-    figures f = describe(o, shape, alternate(o, spilled, resident, file, out_floats));
+    const measured m = alternate(o, spilled, resident, chosen.get(), file, out_floats);
+    figures f = describe(o, shape, m);
+    if (chosen) {
+        describe_chosen(f, o, m, chosen->select_stats());
+    }
     if (o.fio) {
         f["fio_read_gb_per_s"] = fio_read_rate(o.spill, shape.cache_bytes(), shape.page_bytes(), o.io_threads) * 1e-9;
     }

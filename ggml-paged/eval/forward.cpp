@@ -86,7 +86,7 @@ kvp_op * make_op(kvp_pager * pager, uint32_t layer, const eval_case & c) {
     kvp_batch * batch = nullptr;
     check(kvp_batch_begin(pager, &desc, &batch), "Beginning the batch");
 
-    kvp_params params = {layer, c.heads, c.scale, c.softcap, c.alibi};
+    kvp_params params = {layer, c.heads, c.scale, c.softcap, c.alibi, 0};
     kvp_op * op = nullptr;
     check(kvp_op_new(batch, &params, &op), "Making the op");
     return op;

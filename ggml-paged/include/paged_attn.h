@@ -26,6 +26,16 @@
 // The result does not depend on which pages are in memory, on timing or on the number of
 // threads. The one exception is a CUDA device with workers on the CPU (paged_attn_cuda.h):
 // measured rates decide which of the two attends a page, and results differ within rounding.
+//
+// Choosing
+//
+// With kvp_params.select_cells, queries that kvp_batch_desc.q_select marks attend to about so
+// many cells, in blocks of page_cells positions of their sequence: those with the first positions
+// and the newest, and of the others those with the greatest bounds of scores, by the least and
+// greatest value of each channel of their keys. Pages without such cells are not read. This is not
+// exact, and what it leaves out has no bound. The choice of a query depends on its own row and on
+// the rows of its sequence and their positions: not on where in the cells these are, on which
+// pages are in memory, nor on other queries. Ops with ALiBi attend to all.
 #pragma once
 
 #include "kv_pager.h"
@@ -53,6 +63,7 @@ typedef struct kvp_batch_desc {
     const uint32_t * q_seq;       // [n_q] 0..63
     const uint8_t  * q_except;    // [n_q] or NULL
     const uint32_t * q_cell;      // [n_q] where k_new and v_new rows go
+    const uint8_t  * q_select;    // [n_q] or NULL, see "Choosing"
     int32_t          window;      // INT32_MAX: none
     int32_t          chunk;       // 0: none
     int              reserve;     // 1: only sizes matter; an op of it must not be computed
@@ -96,6 +107,7 @@ typedef struct kvp_params {
     uint32_t layer;     // of the pager
     uint32_t heads;     // query heads: a multiple of the layer's kv_heads
     float    scale, softcap, max_bias;
+    uint32_t select_cells; // 0: queries attend to all cells; else see "Choosing" above
 } kvp_params;
 
 typedef struct kvp_f32 {
@@ -125,6 +137,26 @@ int  kvp_op_new(kvp_batch * batch, const kvp_params * params, kvp_op ** out);
 const kvp_params * kvp_op_params(const kvp_op * op);
 kvp_batch        * kvp_op_batch(const kvp_op * op);
 kvp_pager        * kvp_op_pager(const kvp_op * op);
+
+// kvp_op_chooses returns whether queries of an op choose, which only the CPU
+// does: a device attends to all.
+int  kvp_op_chooses(const kvp_op * op);
+
+// kvp_select_stats are the counts of choices of a pager's ops so far.
+typedef struct kvp_select_stats {
+    uint64_t seen_blocks;    // that queries could have attended to, of each layer
+    uint64_t chosen_blocks;  // of these, those that queries attended to
+    uint64_t bounds_bytes;   // memory of bounds now
+} kvp_select_stats;
+
+void kvp_pager_select_stats(kvp_pager * pager, kvp_select_stats * out);
+
+// kvp_bounds_bytes is the memory of the bounds of one block of a layer.
+size_t kvp_bounds_bytes(const kvp_pager * pager, uint32_t layer);
+
+// kvp_bounds_drop frees the bounds of a page in all layers of a group: of one that kvp_drop drops.
+// No batch that describes a cell of the page may be computed any more.
+void kvp_bounds_drop(kvp_pager * pager, uint32_t group, uint32_t page);
 
 // kvp_cpu_work_bytes is the scratch memory that kvp_cpu_forward needs with n_threads.
 size_t kvp_cpu_work_bytes(const kvp_op * op, uint32_t n_threads);
@@ -192,6 +224,7 @@ typedef struct kvp_iface {
     int      (*cpu_page)(void * user, uint32_t worker, kvp_op * op, const kvp_io * io, uint32_t page, uint32_t cells,
                          kvp_class cls, const kvp_page * data, float * m, float * l, float * acc);
     uint64_t (*page_version)(const kvp_pager * pager, uint32_t layer, uint32_t page);
+    int      (*chooses)(const kvp_op * op);
 } kvp_iface;
 
 // KVP_IFACE_HAS reports whether a table of unknown size has a field.

@@ -102,6 +102,9 @@ func (g *Group) Layer(layer int) Layer { return g.layers[layer].Layer }
 // PageBytes is the size of a page of a layer that was added, in bytes.
 func (g *Group) PageBytes(layer int) uint64 { return g.pager.PageBytes(g.layers[layer].id) }
 
+// BoundsBytes is the memory by which a block of a layer that was added is chosen, in bytes.
+func (g *Group) BoundsBytes(layer int) uint64 { return g.pager.BoundsBytes(g.layers[layer].id) }
+
 // Begin describes the cells for the ops of a forward pass. The lists of d must stay as they
 // are until the next one. The group of d does not count.
 func (g *Group) Begin(d BatchDesc) {

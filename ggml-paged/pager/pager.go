@@ -55,6 +55,10 @@ type Config struct {
 	SpillBytes uint64 // 0: no cap
 	Direct     bool   // bypass the page cache for spilled pages
 
+	// SelectCells is how many cells, in blocks of PageCells positions, the queries of BatchDesc.Select
+	// attend to; 0: all. See kvp_params.
+	SelectCells int
+
 	// Settings names the settings that give more memory and disk, for errors about room; may be empty.
 	Settings string
 
@@ -94,6 +98,7 @@ type BatchDesc struct {
 	QueryPos  []int32
 	QuerySeq  []uint32
 	QueryCell []uint32 // cells of the batch's own rows
+	Select    []bool   // queries that choose, with Config.SelectCells; or nil
 	Window    int32    // math.MaxInt32: none
 	Chunk     int32    // 0: none
 	Reserve   bool     // only sizes matter
@@ -120,6 +125,10 @@ type Stats struct {
 	Prefetches            uint64 // pages that were read before they were needed
 	PrefetchHits          uint64 // of these, those that were used
 	Waited                time.Duration
+
+	// Of choices: blocks of a layer that queries saw, those that they attended to, and the memory of
+	// the bounds by which they were chosen.
+	SeenBlocks, ChosenBlocks, BoundsBytes uint64
 }
 
 // DeviceStats are the counts of pages that stay in video memory, of all devices.

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -25,6 +26,7 @@ type Pager struct {
 	p         *C.kvp_pager
 	pageCells int
 	settings  string // Config.Settings
+	selects   int    // Config.SelectCells
 	started   atomic.Bool
 
 	life  sync.RWMutex // held shared while Stats looks at p, exclusively while Close frees it
@@ -39,7 +41,8 @@ type Pager struct {
 // A Batch is a forward pass's copy of its knowledge of a group's cells. The pager
 // keeps the last few of each group.
 type Batch struct {
-	b *C.kvp_batch
+	b       *C.kvp_batch
+	selects int // Config.SelectCells
 }
 
 // call runs f, which returns 0 or a negative errno, and makes an error of the library's
@@ -83,7 +86,7 @@ func New(config Config) (*Pager, error) {
 		c.spill_dir = C.CString(config.SpillDir)
 		defer C.free(unsafe.Pointer(c.spill_dir))
 	}
-	p := &Pager{pageCells: config.PageCells, settings: config.Settings}
+	p := &Pager{pageCells: config.PageCells, settings: config.Settings, selects: config.SelectCells}
 	if err := call(func() C.int { return C.kvp_pager_create(&c, &p.p) }); err != nil {
 		return nil, err
 	}
@@ -98,7 +101,7 @@ func (p *Pager) Close() {
 		return
 	}
 	p.final = p.statsNow()
-	p.final.Frames, p.final.FramesUsed, p.final.ArenaBytes, p.final.SpillBytes = 0, 0, 0, 0
+	p.final.Frames, p.final.FramesUsed, p.final.ArenaBytes, p.final.SpillBytes, p.final.BoundsBytes = 0, 0, 0, 0, 0
 	C.kvp_pager_free(p.p)
 	p.p = nil
 }
@@ -172,9 +175,18 @@ func (p *Pager) Reserve(group, pages int) error {
 	return p.room(call(func() C.int { return C.kvp_reserve(p.p, C.uint32_t(group), C.uint32_t(pages)) }))
 }
 
+// BoundsBytes is the memory beside RAMBytes by which a block of a layer is chosen: 0 without SelectCells.
+func (p *Pager) BoundsBytes(layer int) uint64 {
+	if p.selects == 0 {
+		return 0
+	}
+	return uint64(C.kvp_bounds_bytes(p.p, C.uint32_t(layer)))
+}
+
 // Drop drops the contents of a page in all layers of a group.
 func (p *Pager) Drop(group, page int) {
 	C.kvp_drop(p.p, C.uint32_t(group), C.uint32_t(page))
+	C.kvp_bounds_drop(p.p, C.uint32_t(group), C.uint32_t(page))
 }
 
 // ReadRows copies one row per cell to k and v, either of which may be nil.
@@ -288,12 +300,15 @@ func (p *Pager) Stats() Stats {
 func (p *Pager) statsNow() Stats {
 	var s C.kvp_stats
 	C.kvp_pager_stats(p.p, &s)
+	var of C.kvp_select_stats
+	C.kvp_pager_select_stats(p.p, &of)
 	return Stats{
 		Frames: uint64(s.frames), FramesUsed: uint64(s.frames_used),
 		ArenaBytes: uint64(s.arena_bytes), SpillBytes: uint64(s.spill_bytes),
 		Hits: uint64(s.hits), Misses: uint64(s.misses),
 		ReadBytes: uint64(s.read_bytes), WriteBytes: uint64(s.write_bytes), SectionBytes: uint64(s.extent_bytes),
 		Evictions: uint64(s.evictions), Prefetches: uint64(s.prefetches), PrefetchHits: uint64(s.prefetch_hits), Waited: time.Duration(s.wait_ns),
+		SeenBlocks: uint64(of.seen_blocks), ChosenBlocks: uint64(of.chosen_blocks), BoundsBytes: uint64(of.bounds_bytes),
 	}
 }
 
@@ -332,11 +347,27 @@ func (p *Pager) Begin(d BatchDesc) (*Batch, error) {
 	if d.Reserve {
 		desc.reserve = 1
 	}
-	b := &Batch{}
+	if len(d.Select) == len(d.QueryPos) && slices.Contains(d.Select, true) {
+		marks := bytesOf(d.Select)
+		pins.Pin(&marks[0])
+		desc.q_select = (*C.uint8_t)(unsafe.Pointer(&marks[0]))
+	}
+	b := &Batch{selects: p.selects}
 	if err := call(func() C.int { return C.kvp_batch_begin(p.p, &desc, &b.b) }); err != nil {
 		return nil, err
 	}
 	return b, nil
+}
+
+// bytesOf is 1 for true.
+func bytesOf(marks []bool) []uint8 {
+	bytes := make([]uint8, len(marks))
+	for i, marked := range marks {
+		if marked {
+			bytes[i] = 1
+		}
+	}
+	return bytes
 }
 
 // Except derives a batch in which some queries see later cells, too.
@@ -344,13 +375,8 @@ func (b *Batch) Except(queries []bool) (*Batch, error) {
 	if len(queries) == 0 {
 		return b, nil
 	}
-	except := make([]uint8, len(queries))
-	for i, e := range queries {
-		if e {
-			except[i] = 1
-		}
-	}
-	derived := &Batch{}
+	except := bytesOf(queries)
+	derived := &Batch{selects: b.selects}
 	if err := call(func() C.int {
 		return C.kvp_batch_except(b.b, (*C.uint8_t)(unsafe.Pointer(&except[0])), &derived.b)
 	}); err != nil {
@@ -364,6 +390,7 @@ func (b *Batch) Op(params Params) (unsafe.Pointer, error) {
 	c := C.kvp_params{
 		layer: C.uint32_t(params.Layer), heads: C.uint32_t(params.Heads),
 		scale: C.float(params.Scale), softcap: C.float(params.Softcap), max_bias: C.float(params.MaxBias),
+		select_cells: C.uint32_t(b.selects),
 	}
 	var op *C.kvp_op
 	if err := call(func() C.int { return C.kvp_op_new(b.b, &c, &op) }); err != nil {

@@ -33,6 +33,7 @@ func (*Pager) Rotate(int, int, []uint64, []Plane) error     { return ErrUnsuppor
 func (*Pager) Back(int, int, []Section) error               { return ErrUnsupported }
 func (*Pager) Err() error                                   { return ErrUnsupported }
 func (*Pager) Fail(error)                                   {}
+func (*Pager) BoundsBytes(int) uint64                       { return 0 }
 func (*Pager) Stats() Stats                                 { return Stats{} }
 func (*Pager) Held(_ int, bytes []uint64)                   { clear(bytes) }
 func (*Pager) Begin(BatchDesc) (*Batch, error)              { return nil, ErrUnsupported }

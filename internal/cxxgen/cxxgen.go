@@ -24,7 +24,7 @@ type Library struct {
 // Of are the libraries of this repository, by the folder of the package.
 var Of = map[string]Library{
 	"elastic":          {By: "elastic/gen", Root: "."},
-	"ggml-paged/pager": {By: "ggml-paged/pager/gen", Root: "..", Parts: []string{"types", "pager", "batch", "cpu"}},
+	"ggml-paged/pager": {By: "ggml-paged/pager/gen", Root: "..", Parts: []string{"types", "pager", "batch", "select", "cpu"}},
 }
 
 // Generate writes the files of the package in dir, and removes those of sources that are gone.

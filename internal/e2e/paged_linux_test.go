@@ -164,6 +164,65 @@ func TestPagedTogetherWithTiering(t *testing.T) {
 	}
 }
 
+// A new token that attends to chosen pages attends to the same ones with any pages in memory, and
+// after kill -9; and what it computed so is not found without choices.
+func TestPagedSelect(t *testing.T) {
+	const budget = 512
+	text := prompt(t, 1500, 71)
+	root := filepath.Join(t.TempDir(), "pages")
+	var held answer
+	for i, pages := range []float64{plenty, 1} {
+		s := startIn(t, filepath.Join(root, fmt.Sprint(i)), append(paged(t, 64, pages), fmt.Sprintf("OLLAMA_PAGED_SELECT=%d", budget))...)
+		s.ask(text, 33)
+		s.unload()
+		got := s.ask(text, 100)
+		if i == 0 {
+			held = got
+		}
+		requireSame(t, held, got, fmt.Sprintf("with %v pages in memory", pages))
+		requireSame(t, held, s.ask(text, 100), "in the slot")
+		s.crash()
+		got = s.ask(text, 100)
+		require.Equal(t, 1499, got.restored)
+		requireSame(t, held, got, "after kill -9")
+		totals := s.told(4).Models[0].Totals
+		seen, chosen := totals["ollama_kv_paged_seen_blocks_total"], totals["ollama_kv_paged_chosen_blocks_total"]
+		require.Positive(t, chosen)
+		require.InDelta(t, float64(budget)/1550, chosen/seen, 0.1)
+		require.NoError(t, s.Stop())
+	}
+	s := startIn(t, filepath.Join(root, "0"), paged(t, 64, plenty)...)
+	require.Zero(t, s.ask(text, 4).restored)
+	exact := s.ask(text, 100)
+	require.Equal(t, exact.Logprobs[0], held.Logprobs[0], "the prompt is computed without choices")
+	require.NotEqual(t, exact.Logprobs[1:], held.Logprobs[1:])
+}
+
+// Answers that grew together share pages of cells, and have cells of their own after a restore. They
+// attend to the same tokens nevertheless.
+func TestPagedSelectTogether(t *testing.T) {
+	s := start(t, append(paged(t, 32, plenty), "OLLAMA_NUM_PARALLEL=3", "OLLAMA_PAGED_SELECT=256")...)
+	var texts []string
+	for seed := range int64(3) {
+		texts = append(texts, prompt(t, 500, 80+seed))
+	}
+	for i, got := range s.askTogether(requestsFor(texts, 200)...) {
+		texts[i] += got.Text
+	}
+	var held []answer
+	for _, text := range texts {
+		s.ask(text, 2)
+		held = append(held, s.ask(text, 20))
+	}
+	s.unload()
+	s.crash()
+	for i, text := range texts {
+		got := s.ask(text, 20)
+		require.Positive(t, got.restored)
+		requireClose(t, held[i], got, 0.05)
+	}
+}
+
 // Stock attention does not use pages that paged attention computed.
 func TestPagedIsAnotherIdentity(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "pages")

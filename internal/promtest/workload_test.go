@@ -26,12 +26,13 @@ func newWorkload() *workload { return &workload{scraped: make(chan struct{}, 1)}
 
 // values of labels of counters that are no part of a prompt.
 var labelled = map[string][]string{
-	"ollama_kv_page_moves_total":   {"from", "slot", "to", "local", "from", "local", "to", "none"},
-	"ollama_kv_page_faults_total":  {"tier", "local"},
-	"ollama_kv_gate_pages_total":   {"decision", "read", "decision", "compute"},
-	"ollama_kv_sealed_pages_total": {"kind", "page", "kind", "tail", "kind", "state"},
-	"ollama_kv_store_errors_total": {"operation", "put", "operation", "tier"},
-	"ollama_kv_not_stored_total":   {"cause", "disk_full"},
+	"ollama_kv_page_moves_total":     {"from", "slot", "to", "local", "from", "local", "to", "none"},
+	"ollama_kv_page_faults_total":    {"tier", "local"},
+	"ollama_kv_gate_pages_total":     {"decision", "read", "decision", "compute"},
+	"ollama_kv_sealed_pages_total":   {"kind", "page", "kind", "tail", "kind", "state"},
+	"ollama_kv_store_errors_total":   {"operation", "put", "operation", "tier"},
+	"ollama_kv_not_stored_total":     {"cause", "disk_full"},
+	"ollama_kv_returned_pages_total": {"room", "2x", "room", "4x", "room", "more"},
 }
 
 // ofPrompts are the counters without labels that a prompt moves.
@@ -82,8 +83,9 @@ func (w *workload) read(context.Context) (telemetry.State, error) {
 				"ollama_kv_queue_pages": 3, "ollama_kv_queue_bytes": 95, "ollama_kv_queue_limit_bytes": 100,
 				"ollama_kv_paged_memory_pages": 40, "ollama_kv_paged_spill_bytes": 9e6, "ollama_kv_paged_video_pages": 12,
 			},
-			Slots:  []telemetry.Slot{{Tokens: 512, Bytes: 512_000, Hot: 2, Warm: 1, Cold: 2, Remote: 1, Busy: true}},
-			Memory: []telemetry.Memory{{Name: "write queue", Bytes: 95}, {Name: "paged arena", Bytes: 1000}},
+			Slots:   []telemetry.Slot{{Tokens: 512, Bytes: 512_000, Hot: 2, Warm: 1, Cold: 2, Remote: 1, Busy: true}},
+			Memory:  []telemetry.Memory{{Name: "write queue", Bytes: 95}, {Name: "paged arena", Bytes: 1000}},
+			Elastic: []telemetry.Elastic{{Segment: "kvcached_7_cpu", Used: 500, Kept: 100, Limit: 2000}},
 		}},
 		Tiers: []telemetry.Tier{
 			{Name: "ram", Pages: 5, Bytes: 50, Booked: 50, Budget: 100},

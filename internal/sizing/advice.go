@@ -121,6 +121,13 @@ func evictedTooEarly(c counters) *Advice {
 		{"prompts", prompts}, {"prompts whose pages had been evicted", missed},
 		{"tokens they computed", c.sum("ollama_kv_missed_tokens_total", "cause", string(telemetry.CauseEvicted))},
 	}
+	twice, four := c.of("ollama_kv_returned_pages_total", "room", "2x"), c.of("ollama_kv_returned_pages_total", "room", "4x")
+	if all := twice + four + c.of("ollama_kv_returned_pages_total", "room", "more"); all > 0 {
+		evidence = append(evidence,
+			Evidence{"pages that left the local tier and were stored again", all},
+			Evidence{"of these, pages that twice its room would have kept", twice},
+			Evidence{"of these, pages that four times its room would have kept", twice + four})
+	}
 	variable, change := "OLLAMA_KV_TIER_LOCAL_GB", "raise it, or name a larger directory in OLLAMA_KV_TIER_REMOTE"
 	if remote, ok := c.tier(telemetry.PlaceRemote); ok {
 		variable, change = "OLLAMA_KV_TIER_REMOTE_GB", "raise it"

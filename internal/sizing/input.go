@@ -32,6 +32,15 @@ type Input struct {
 	// that is not known. ComputeFrom has no value.
 	Compute     func(begin, end int64) float64
 	ComputeFrom Figure
+	// Elastic and Paged: OLLAMA_KVCACHED and OLLAMA_PAGED_ATTN are on. ElasticLimit, PagedHost and PagedVRAM are
+	// their variables, in bytes, PagedCells the tokens of a page of paged attention.
+	Elastic, Paged                     bool
+	ElasticLimit, PagedHost, PagedVRAM Figure
+	PagedCells                         Figure
+	// Hot is the share of HOT in the context.
+	Hot Figure
+	// Cold is the type of lossy pages in the remote tier, or "".
+	Cold string
 	// RAMPays: pages are compressed or come from a remote tier, so that a RAM tier is quicker
 	// than the system's page cache.
 	RAMPays bool

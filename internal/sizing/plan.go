@@ -35,6 +35,7 @@ type Plan struct {
 
 	Places   []Place  `json:"places"`
 	Defaults []Place  `json:"defaults"` // with the default budgets
+	Engines  []Engine `json:"engines"`  // elastic memory and paged attention, where they are on
 	Lengths  []Length `json:"lengths"`
 	// BreakEven is the length from which on restoring from the disk is quicker than computing,
 	// and NeverQuicker is true where that is no length of the context.
@@ -110,6 +111,7 @@ func Make(in Input) *Plan {
 	p.places(&in)
 	p.times(&in)
 	p.wear(&in)
+	p.engines(&in)
 	p.settings(&in)
 	return p
 }
@@ -227,8 +229,7 @@ func (in *Input) breakEven(context int64) (tokens int64, ok bool) {
 // paged reports whether the K/V of the slots needs paged attention, and the model can have it: the K/V does
 // not fit in the video memory, but in the memory that was given for it.
 func (p *Plan) paged(in *Input) bool {
-	return in.VRAM.Origin != "" && in.RAM.known() && p.StateLayers.Value == 0 && !slices.Contains(unpaged, p.Architecture) &&
-		p.Cells.Value > p.Places[0].Room.Value
+	return in.VRAM.Origin != "" && in.RAM.known() && p.pageable() && p.Cells.Value > p.Places[0].Room.Value
 }
 
 // wear works out how long the disk lasts.
@@ -278,6 +279,9 @@ func (p *Plan) settings(in *Input) {
 		ram -= host
 		set("OLLAMA_PAGED_ATTN", "1", "the K/V does not fit in the video memory; counts in the patched releases only")
 		set("OLLAMA_PAGED_HOST_GB", gigabytes(min(in.RAM.Value, host+bytesPerMB-1)), "memory for K/V, of --ram")
+		if in.Elastic {
+			set("OLLAMA_KVCACHED", "0", "with it and paged attention no model is loaded")
+		}
 	}
 	switch {
 	case !in.RAM.known() || ram < bytesPerGB/10:

@@ -131,6 +131,28 @@ func (s *Shape) StoredBytes(tokens int64, cacheType string) int64 {
 	return tokens*s.RowBytes(cacheType) + states*s.StateBytes()
 }
 
+// ContextBytes is the size of the K/V of cells tokens, those of all slots, in pages; 0 for no cells.
+func (s *Shape) ContextBytes(cells int, cacheType string) (int64, error) {
+	switch {
+	case cells < 0 || cells > CellsMax:
+		return 0, fmt.Errorf("a context of %d tokens is not one that can be divided", cells)
+	case cells == 0:
+		return 0, nil
+	}
+	return s.StoredBytes(int64(cells), cacheType), nil
+}
+
+// PageBytes is the size of a page of paged attention with so many tokens, of the largest layer. K and V
+// each fill whole blocks of the disk.
+func (s *Shape) PageBytes(tokens int64, cacheType string) (n int64) {
+	for _, l := range s.Layers {
+		n = max(n, alignUp(tokens*rowBytes(l.K, cacheType))+alignUp(tokens*rowBytes(l.V, cacheType)))
+	}
+	return n
+}
+
+func alignUp(n int64) int64 { return (n + pageAlign - 1) / pageAlign * pageAlign }
+
 // Kinds counts the layers that keep all positions, a window, and a state.
 func (s *Shape) Kinds() (full, window, state int) {
 	for _, l := range s.Layers {
@@ -150,6 +172,8 @@ func (s *Shape) Kinds() (full, window, state int) {
 const (
 	// batchTokens is Ollama's batch.
 	batchTokens = 512
+	// pageAlign is KVP_ALIGN of ggml-paged, in bytes.
+	pageAlign = 4096
 	// statePeriod is the distance of stored states of recurrent layers, in tokens.
 	statePeriod = 2048
 )

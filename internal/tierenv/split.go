@@ -1,6 +1,7 @@
 package tierenv
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,12 +14,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/jsonfile"
 )
 
-// Split divides the K/V of a model's whole context, that of all its slots, into shares in percent. Hot stays
-// in the engine's cells and sets nothing, because the engine allocates its cells by itself. Warm is the RAM
-// tier. Every page in memory is also on disk, so the local tier has room for Warm and Cold.
+// Split divides the K/V of a model's whole context, that of all its slots, into shares in percent. Hot is the
+// K/V in the engine: [HotBytes] bounds the memory of paged attention and elastic memory; any other engine
+// allocates its cells by itself. Warm is the RAM tier. Every page in memory is also on disk, so the local tier
+// has room for Warm and Cold.
 type Split struct {
 	Hot, Warm, Cold float64
 	// RAMSet and LocalSet: the variable of that budget is set, and wins.
@@ -60,13 +63,25 @@ func (s Split) Shares(total int64) (hot, ram, local int64) {
 
 func share(percent float64, bytes int64) int64 { return int64(percent / 100 * float64(bytes)) }
 
+// HotBytes is HOT's share of a context of total bytes. ok is false where there is none: tiering is off, or
+// OLLAMA_KV_TIER_SPLIT is not set or cannot be used.
+func HotBytes(total int64) (hot int64, ok bool) {
+	split, err := parseSplit(env.Value(SplitVariable))
+	if err != nil || !Enabled() {
+		return 0, false
+	}
+	hot, _, _ = split.Shares(total)
+	return hot, true
+}
+
 // ApplySplit sets the budgets that OLLAMA_KV_TIER_SPLIT names, of which no variable of their own
 // is set. total is the size of the K/V of all slots of a model of a fingerprint, in bytes. The
 // local directory may hold pages of several models: its budget is the sum of their shares, so
-// that a model with a small context does not evict the pages of a large one.
+// that a model with a small context does not evict the pages of a large one. hotSets names, for the
+// log, the variable in whose place HOT counts; "" where HOT sets nothing.
 //
 // Without the variable, or where total is not known, the budgets stay.
-func (c Config) ApplySplit(fingerprint string, total int64, err error, log *slog.Logger) Config {
+func (c Config) ApplySplit(fingerprint string, total int64, hotSets string, err error, log *slog.Logger) Config {
 	switch {
 	case c.Split == nil:
 		return c
@@ -89,7 +104,7 @@ func (c Config) ApplySplit(fingerprint string, total int64, err error, log *slog
 		}
 	}
 	attrs := []any{
-		"context_bytes", total, "hot_bytes", hot, "ram_bytes", c.RAMBytes, "local_bytes", c.LocalBytes,
+		"context_bytes", total, "hot_bytes", hot, "hot_sets", cmp.Or(hotSets, "nothing"), "ram_bytes", c.RAMBytes, "local_bytes", c.LocalBytes,
 	}
 	if err != nil {
 		attrs = append(attrs, "error", err)

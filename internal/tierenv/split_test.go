@@ -70,7 +70,7 @@ func TestSplitAndBudgets(t *testing.T) {
 		log, lines := tierenvtest.Logger()
 		c, err := FromEnvironment(log)
 		require.NoError(t, err)
-		c = c.ApplySplit("a", total, nil, log)
+		c = c.ApplySplit("a", total, "", nil, log)
 		require.Equal(t, test.wantRAM, c.RAMBytes, "%+v", test)
 		require.Equal(t, test.wantDisk, c.LocalBytes, "%+v", test)
 		if test.split == "" {
@@ -78,7 +78,29 @@ func TestSplitAndBudgets(t *testing.T) {
 			require.NoFileExists(t, filepath.Join(c.Local, splitsFile))
 		} else {
 			require.Contains(t, lines.String(), "budgets by OLLAMA_KV_TIER_SPLIT")
+			require.Contains(t, lines.String(), "hot_sets=nothing")
 		}
+	}
+}
+
+// HOT has a share only with tiering on, and of a split that can be used.
+func TestHotBytes(t *testing.T) {
+	for _, test := range []struct {
+		tiering, split string
+		want           int64
+		ok             bool
+	}{
+		{"1", "25,25,50", 250, true},
+		{"1", "0,0,100", 0, true},
+		{"1", "", 0, false},
+		{"1", "25,25", 0, false},
+		{"0", "25,25,50", 0, false},
+		{"", "25,25,50", 0, false},
+	} {
+		tierenvtest.Set(t, map[string]string{TieringVariable: test.tiering, SplitVariable: test.split})
+		hot, ok := HotBytes(1000)
+		require.Equal(t, test.ok, ok, "%+v", test)
+		require.Equal(t, test.want, hot, "%+v", test)
 	}
 }
 
@@ -87,7 +109,7 @@ func TestSplitOfAnUnknownContext(t *testing.T) {
 	for _, err := range []error{nil, errors.New("no such shape")} {
 		log, lines := tierenvtest.Logger()
 		c := Config{Local: t.TempDir(), LocalBytes: DefaultLocalBytes, Split: &Split{Hot: 25, Warm: 25, Cold: 50}}
-		require.Equal(t, c, c.ApplySplit("a", 0, err, log))
+		require.Equal(t, c, c.ApplySplit("a", 0, "", err, log))
 		require.Contains(t, lines.String(), "sets no budgets")
 		require.NoFileExists(t, filepath.Join(c.Local, splitsFile))
 	}
@@ -126,6 +148,6 @@ func TestDamagedSplits(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(local, splitsFile), []byte(text), 0o600))
 		log, _ := tierenvtest.Logger()
 		c := Config{Local: local, Split: &Split{Hot: 25, Warm: 25, Cold: 50}}
-		require.Equal(t, want, c.ApplySplit("a", 1000, nil, log).LocalBytes, text)
+		require.Equal(t, want, c.ApplySplit("a", 1000, "", nil, log).LocalBytes, text)
 	}
 }

@@ -17,10 +17,17 @@ import (
 const (
 	// DefaultPageCells is the default of OLLAMA_PAGED_CHUNK_SIZE, in cells.
 	DefaultPageCells = 2048
+	// SelectPageCells is that default with OLLAMA_PAGED_SELECT: the bounds of fewer keys are tighter,
+	// and of more keys take less memory.
+	SelectPageCells = 32
 	// DefaultHostBytes bounds the memory used when OLLAMA_PAGED_HOST_GB is not set.
 	DefaultHostBytes = 8 * env.BytesPerGB
 
 	minPageCells, maxPageCells = 16, 65536
+
+	// minSelectPages: the first, the newest, and some to choose.
+	minSelectPages = 4
+	maxSelectCells = 1 << 30
 )
 
 // Config holds the settings of the environment.
@@ -36,6 +43,8 @@ type Config struct {
 	// SpillBytes is OLLAMA_PAGED_SPILL_GB: the most bytes in SpillDir. The default is half
 	// of the free space when the model is loaded.
 	SpillBytes uint64
+	// SelectCells is OLLAMA_PAGED_SELECT: the tokens that a new token attends to; 0: all.
+	SelectCells int
 }
 
 // Enabled reports whether OLLAMA_PAGED_ATTN asks for paged attention. A value that is
@@ -48,15 +57,22 @@ func FromEnvironment() (Config, error) {
 	if err := pager.Here(); err != nil {
 		return Config{}, err
 	}
-	c := Config{PageCells: DefaultPageCells}
-	_, err := env.Bool("OLLAMA_PAGED_ATTN")
-	errs := []error{err}
+	cells, err := selectCells()
+	c := Config{PageCells: DefaultPageCells, SelectCells: cells}
+	if c.SelectCells > 0 {
+		c.PageCells = SelectPageCells
+	}
+	_, unclear := env.Bool("OLLAMA_PAGED_ATTN")
+	errs := []error{err, unclear}
 	if value := env.Value("OLLAMA_PAGED_CHUNK_SIZE"); value != "" {
 		n, err := strconv.Atoi(value)
 		if err != nil || n < minPageCells || n > maxPageCells || n&(n-1) != 0 {
 			errs = append(errs, fmt.Errorf("OLLAMA_PAGED_CHUNK_SIZE=%q is not a power of two from %d to %d", value, minPageCells, maxPageCells))
 		}
 		c.PageCells = n
+	}
+	if least := minSelectPages * c.PageCells; c.SelectCells > 0 && c.SelectCells < least {
+		errs = append(errs, fmt.Errorf("OLLAMA_PAGED_SELECT=%d is less than %d, four pages of %d tokens", c.SelectCells, least, c.PageCells))
 	}
 	host, err := gigabytes("OLLAMA_PAGED_HOST_GB")
 	errs = append(errs, err)
@@ -76,6 +92,28 @@ func FromEnvironment() (Config, error) {
 		errs = append(errs, fmt.Errorf("OLLAMA_PAGED_SPILL_DIR=%q is not an absolute path", c.SpillDir))
 	}
 	return c, errors.Join(errs...)
+}
+
+// selectCells reads OLLAMA_PAGED_SELECT; 0 for an unset variable, or for 0.
+func selectCells() (int, error) {
+	value := env.Value("OLLAMA_PAGED_SELECT")
+	if value == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 0 || n > maxSelectCells {
+		return 0, fmt.Errorf("OLLAMA_PAGED_SELECT=%q is not a number of tokens from 0 to %d", value, maxSelectCells)
+	}
+	return n, nil
+}
+
+// Numerics names what decides the bits of K/V that a runner with pages computes, for the identity of
+// stored pages: pages that were computed in another way are not found.
+func Numerics() string {
+	if c, err := FromEnvironment(); err == nil && c.SelectCells > 0 {
+		return fmt.Sprintf("paged select=%d pages=%d", c.SelectCells, c.PageCells)
+	}
+	return "paged"
 }
 
 // gigabytes reads a size of a byte or more in GB and returns bytes; 0 for an unset variable.
@@ -119,7 +157,7 @@ func Open(c Config, alloc, free unsafe.Pointer) (*pager.Pager, error) {
 	}
 	p, err := pager.New(pager.Config{
 		PageCells: c.PageCells, RAMBytes: c.HostBytes,
-		SpillDir: c.SpillDir, SpillBytes: spill, Direct: true,
+		SpillDir: c.SpillDir, SpillBytes: spill, Direct: true, SelectCells: c.SelectCells,
 		Settings:   "OLLAMA_PAGED_SPILL_GB, OLLAMA_PAGED_HOST_GB",
 		ArenaAlloc: alloc, ArenaFree: free,
 	})

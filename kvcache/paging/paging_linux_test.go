@@ -11,7 +11,7 @@ import (
 )
 
 func clearEnvironment(t *testing.T) {
-	for _, name := range []string{"OLLAMA_PAGED_ATTN", "OLLAMA_PAGED_CHUNK_SIZE", "OLLAMA_PAGED_HOST_GB", "OLLAMA_PAGED_SPILL_DIR", "OLLAMA_PAGED_SPILL_GB"} {
+	for _, name := range []string{"OLLAMA_PAGED_ATTN", "OLLAMA_PAGED_CHUNK_SIZE", "OLLAMA_PAGED_HOST_GB", "OLLAMA_PAGED_SPILL_DIR", "OLLAMA_PAGED_SPILL_GB", "OLLAMA_PAGED_SELECT"} {
 		t.Setenv(name, "")
 	}
 }
@@ -23,6 +23,7 @@ func TestSettingsAreRefusedByName(t *testing.T) {
 		"OLLAMA_PAGED_HOST_GB":    {"0", "-1", "NaN", "8GB", "1e30", "1e-10"},
 		"OLLAMA_PAGED_SPILL_GB":   {"0", "-0.5", "all", "1e-10"},
 		"OLLAMA_PAGED_SPILL_DIR":  {"spill", "./x"},
+		"OLLAMA_PAGED_SELECT":     {"-1", "2k", "1e3", "127", "9999999999"},
 	} {
 		for _, value := range values {
 			clearEnvironment(t)
@@ -53,6 +54,32 @@ func TestSettings(t *testing.T) {
 	c, err = FromEnvironment()
 	require.NoError(t, err)
 	require.Equal(t, Config{PageCells: 256, HostBytes: 5e8, SpillDir: "/var/spill", SpillBytes: 1e11}, c)
+}
+
+// Pages are small where they are chosen, and those that were computed with choices are others'.
+func TestSelect(t *testing.T) {
+	clearEnvironment(t)
+	t.Setenv("HOME", "/home/somebody")
+	for _, test := range []struct {
+		tokens, chunk string
+		want          Config
+		numerics      string
+	}{
+		{"", "", Config{PageCells: 2048}, "paged"},
+		{"0", "", Config{PageCells: 2048}, "paged"},
+		{"128", "", Config{PageCells: 32, SelectCells: 128}, "paged select=128 pages=32"},
+		{"2048", "256", Config{PageCells: 256, SelectCells: 2048}, "paged select=2048 pages=256"},
+	} {
+		t.Setenv("OLLAMA_PAGED_SELECT", test.tokens)
+		t.Setenv("OLLAMA_PAGED_CHUNK_SIZE", test.chunk)
+		c, err := FromEnvironment()
+		require.NoError(t, err)
+		require.Equal(t, test.want, Config{PageCells: c.PageCells, SelectCells: c.SelectCells})
+		require.Equal(t, test.numerics, Numerics())
+	}
+	t.Setenv("OLLAMA_PAGED_CHUNK_SIZE", "1024")
+	_, err := FromEnvironment()
+	require.ErrorContains(t, err, "OLLAMA_PAGED_SELECT=2048 is less than 4096, four pages of 1024 tokens")
 }
 
 func TestSizesOfAFewBytes(t *testing.T) {

@@ -80,6 +80,7 @@ func plus(a, b pager.Stats) pager.Stats {
 	a.SpillBytes, a.WriteBytes, a.Evictions = a.SpillBytes+b.SpillBytes, a.WriteBytes+b.WriteBytes, a.Evictions+b.Evictions
 	a.Hits, a.Misses, a.ReadBytes, a.Waited = a.Hits+b.Hits, a.Misses+b.Misses, a.ReadBytes+b.ReadBytes, a.Waited+b.Waited
 	a.Prefetches, a.PrefetchHits = a.Prefetches+b.Prefetches, a.PrefetchHits+b.PrefetchHits
+	a.SeenBlocks, a.ChosenBlocks, a.BoundsBytes = a.SeenBlocks+b.SeenBlocks, a.ChosenBlocks+b.ChosenBlocks, a.BoundsBytes+b.BoundsBytes
 	return a
 }
 
@@ -99,6 +100,11 @@ func (s *pagers) fill(r *telemetry.Report) {
 	r.Totals["ollama_kv_paged_prefetch_hits_total"] = float64(sum.PrefetchHits)
 	r.Totals["ollama_kv_paged_evictions_total"] = float64(sum.Evictions)
 	r.Totals["ollama_kv_paged_spilled_bytes_total"] = float64(sum.WriteBytes)
+	r.Totals["ollama_kv_paged_seen_blocks_total"] = float64(sum.SeenBlocks)
+	r.Totals["ollama_kv_paged_chosen_blocks_total"] = float64(sum.ChosenBlocks)
+	if sum.BoundsBytes > 0 {
+		r.Memory = append(r.Memory, telemetry.Memory{Name: "paged bounds", Bytes: int64(sum.BoundsBytes)})
+	}
 	if sum.Frames > 0 {
 		r.Gauges["ollama_kv_paged_memory_pages"] = float64(sum.FramesUsed)
 		r.Gauges["ollama_kv_paged_spill_bytes"] = float64(sum.SpillBytes)

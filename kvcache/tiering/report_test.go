@@ -119,6 +119,7 @@ func TestEverySeriesIsKnown(t *testing.T) {
 		switch {
 		case reported[m.Name], strings.HasPrefix(m.Name, "ollama_kv_paged_"): // with paged attention
 		case strings.HasPrefix(m.Name, "ollama_kv_tier_"), m.Name == "ollama_kv_memory_bytes": // of Tiers, Memory
+		case m.Name == "ollama_kv_elastic_bytes": // of segments of elastic memory, read by expose
 		case strings.HasPrefix(m.Name, "ollama_kv_prompt"), strings.HasPrefix(m.Name, "ollama_kv_restore"),
 			strings.HasPrefix(m.Name, "ollama_kv_miss"): // of Meter.Prompt, with the first prompt
 		case m.Name == "ollama_kv_saved_seconds_total", m.Name == "ollama_kv_lossy_tokens_total", m.Name == "ollama_kv_page_faults_total", m.Name == "ollama_kv_sealed_pages_total", m.Name == "ollama_kv_not_stored_total":

@@ -52,6 +52,8 @@ type Model struct {
 	Placement string
 	// Fills: a slot is filled with the latest conversation while the model loads.
 	Fills bool
+	// Paged: K and V are in pages that paged attention holds.
+	Paged bool
 	// Unsupported is the reason why this model's cache cannot be tiered, or empty.
 	Unsupported string
 }
@@ -89,7 +91,7 @@ func start(m Model, cache ollama.Cache, rows []kvcache.Rows, log *slog.Logger) (
 	key := tierenv.Fingerprint(identity)
 	if config.Split != nil {
 		total, err := contextBytes(m)
-		config = config.ApplySplit(key.String(), total, err, log)
+		config = config.ApplySplit(key.String(), total, m.hotSets(), err, log)
 	}
 	meter := new(telemetry.Meter)
 	watch := unstored.New(log, meter)

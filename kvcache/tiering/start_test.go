@@ -213,6 +213,32 @@ func TestSplitBudgets(t *testing.T) {
 	}
 }
 
+// HOT is the first limit of elastic memory, and the log names what it sets: nothing where no memory has a
+// limit, or the user has set one.
+func TestHotOfASplit(t *testing.T) {
+	const host, limit = "OLLAMA_PAGED_HOST_GB", "OLLAMA_KVCACHED_LIMIT_MB"
+	for _, test := range []struct {
+		split, cached, hostGB, limitMB string
+		paged                          bool
+		sets                           string
+		elastic                        uint64 // of 1,000 bytes
+	}{
+		{split: "25,25,50", elastic: 250},
+		{split: "25,25,50", cached: "1", sets: limit, elastic: 250},
+		{split: "25,25,50", cached: "1", limitMB: "0", sets: limit, elastic: 250},
+		{split: "25,25,50", cached: "1", limitMB: "4", elastic: 1000},
+		{split: "0,25,75", cached: "1", elastic: 1000},
+		{split: "", cached: "1", elastic: 1000},
+		{split: "25,25,50", paged: true, sets: host, elastic: 250},
+		{split: "25,25,50", paged: true, hostGB: "2", elastic: 250},
+		{split: "25,25,50", paged: true, cached: "0", limitMB: "4", sets: host, elastic: 1000},
+	} {
+		on(t, map[string]string{"OLLAMA_KV_TIER_SPLIT": test.split, "OLLAMA_KVCACHED": test.cached, host: test.hostGB, limit: test.limitMB})
+		require.Equal(t, test.sets, Model{Paged: test.paged}.hotSets(), "%+v", test)
+		require.Equal(t, test.elastic, ElasticLimit(1000), "%+v", test)
+	}
+}
+
 func TestTieringLeavesRoomForGoroutines(t *testing.T) {
 	before := runtime.GOMAXPROCS(1)
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })

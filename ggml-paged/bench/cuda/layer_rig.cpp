@@ -163,7 +163,7 @@ void layer_rig::make_ops(uint32_t layers) {
     kvp_batch * batch = nullptr;
     must(kvp_batch_begin(pager_, &desc, &batch));
     for (uint32_t i = 0; i < layers; i++) {
-        const kvp_params params = {i, shape_.heads, 1 / std::sqrt(float(shape_.dim)), 0, 0};
+        const kvp_params params = {i, shape_.heads, 1 / std::sqrt(float(shape_.dim)), 0, 0, 0};
         kvp_op * op = nullptr;
         must(kvp_op_new(batch, &params, &op));
         ops_.push_back(op);

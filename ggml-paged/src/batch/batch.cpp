@@ -22,6 +22,17 @@ uint32_t page_cells_described(const batch_cells & cells, uint32_t page) {
     return (uint32_t) std::min<size_t>(cells.page_cells, cells.pos.size() - begin);
 }
 
+void point_to_own(batch_data & data) {
+    kvp_batch_desc & d = data.desc;
+    d.pos      = data.cells->pos.data();
+    d.seqs     = data.cells->seqs.data();
+    d.q_pos    = data.q_pos.data();
+    d.q_seq    = data.q_seq.data();
+    d.q_except = data.q_except.empty() ? nullptr : data.q_except.data();
+    d.q_cell   = data.q_cell.empty() ? nullptr : data.q_cell.data();
+    d.q_select = data.q_select.empty() ? nullptr : data.q_select.data();
+}
+
 } // namespace kvp
 
 using namespace kvp;
@@ -139,17 +150,11 @@ std::vector<uint32_t> put_order_of(const std::vector<uint32_t> & q_cell) {
     return last;
 }
 
-// settle points the description to the batch's own arrays and derives the rest from them.
 void settle(batch_data & data) {
-    kvp_batch_desc & d = data.desc;
-    d.pos      = data.cells->pos.data();
-    d.seqs     = data.cells->seqs.data();
-    d.q_pos    = data.q_pos.data();
-    d.q_seq    = data.q_seq.data();
-    d.q_except = data.q_except.empty() ? nullptr : data.q_except.data();
-    d.q_cell   = data.q_cell.empty() ? nullptr : data.q_cell.data();
-    data.views = views_of(data);
+    point_to_own(data);
+    data.views     = views_of(data);
     data.put_order = put_order_of(data.q_cell);
+    data.lists     = std::make_shared<query_lists>();
     find_live(data);
 }
 
@@ -169,6 +174,9 @@ std::shared_ptr<const batch_data> copy_data(const kvp_pager * pager, const kvp_b
         }
         if (d.q_except) {
             data->q_except.assign(d.q_except, d.q_except + d.n_q);
+        }
+        if (d.q_select) {
+            data->q_select.assign(d.q_select, d.q_select + d.n_q);
         }
     }
     settle(*data);

@@ -33,6 +33,21 @@ struct query_view {
     uint64_t seq_bit;
 };
 
+// The cells of a sequence with positions [i * page_cells, (i + 1) * page_cells) for some i,
+// wherever they are: a restore puts them elsewhere, and slots that grow together share pages.
+struct position_block {
+    int32_t  pos_min, pos_max;
+    uint64_t mark;                // a hash of which cells they are
+    std::vector<uint32_t> cells;  // absolute, by position
+    std::vector<uint32_t> pages;  // absolute, of these cells
+};
+
+struct query_lists {
+    std::once_flag                           made;
+    std::vector<std::vector<position_block>> seen;    // by each query of q_select, at least in part
+    std::vector<position_block>              filled;  // by the batch's own rows
+};
+
 struct batch_data {
     kvp_batch_desc                     desc; // points to the arrays below
     std::shared_ptr<const batch_cells> cells;
@@ -40,13 +55,16 @@ struct batch_data {
     std::vector<uint32_t>              q_seq;
     std::vector<uint32_t>              q_cell;
     std::vector<uint8_t>               q_except; // empty: none
+    std::vector<uint8_t>               q_select; // empty: none
     std::vector<query_view>            views;
     std::vector<uint32_t>              list;     // pages that any query sees
     std::vector<uint32_t>              put_order;// queries in the order of their cells
     std::vector<uint64_t>              live;     // bit per cell of the range: any query sees the cell
+    std::shared_ptr<query_lists>       lists;    // made when first asked for, see seen_by
 };
 
-struct run;  // a forward pass of one op, see cpu/team.h
+struct run;           // a forward pass of one op, see cpu/team.h
+struct bounds_table;  // see select/bounds.h
 
 } // namespace kvp
 
@@ -75,6 +93,7 @@ constexpr uint32_t GROUPS_MAX       = 16;
 struct batch_registry {
     std::deque<std::unique_ptr<kvp_batch>> live[GROUPS_MAX];
     std::deque<std::unique_ptr<kvp_batch>> shells[GROUPS_MAX];
+    std::shared_ptr<bounds_table>          bounds;
 };
 
 // registry_of returns the pager's registry; the caller holds kvp_attachment_mutex.
@@ -88,6 +107,25 @@ kvp_class class_of(const batch_data & data, uint32_t page, uint32_t first, uint3
 
 // find_live determines the cells and pages that any query sees.
 void find_live(batch_data & data);
+
+// lists_of are the blocks that choices compare, by position.
+const query_lists & lists_of(const batch_data & data);
+
+// part_of is the data of n queries alone.
+std::shared_ptr<const batch_data> part_of(const batch_data & data, uint32_t first, uint32_t n);
+
+// part_of_blocks is the data of one query alone, which sees no other cells than those of blocks.
+std::shared_ptr<const batch_data> part_of_blocks(const batch_data & data, uint32_t query, const std::vector<const position_block *> & blocks);
+
+// point_to_own points the description to the batch's own arrays.
+void point_to_own(batch_data & data);
+
+// reach_of is the union of all queries' views.
+query_view reach_of(const batch_data & data);
+
+// mark_page sets the bits of a page's cells (the page relative to the range) that any query sees,
+// and returns whether there are any.
+bool mark_page(batch_data & data, const query_view & reach, uint32_t page);
 
 // views_of derives the view of each query.
 std::vector<query_view> views_of(const batch_data & data);

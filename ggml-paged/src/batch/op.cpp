@@ -94,7 +94,7 @@ const kvp_iface * kvp_interface(void) {
         kvp_batch_get, kvp_batch_list, kvp_batch_pages, kvp_batch_page, kvp_batch_class,
         kvp_layer_get, kvp_page_cells, kvp_layer_row_k, kvp_layer_row_v, kvp_layer_v_offset, kvp_layer_page_bytes,
         kvp_resident, kvp_pin, kvp_unpin, kvp_prefetch, kvp_rows_write, kvp_fail,
-        kvp_cpu_page, kvp_page_version,
+        kvp_cpu_page, kvp_page_version, kvp_op_chooses,
     };
     return &iface;
 }

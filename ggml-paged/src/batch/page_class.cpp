@@ -40,8 +40,6 @@ kvp_class class_of(const batch_data & data, uint32_t page, uint32_t first, uint3
     return none ? KVP_EMPTY : all ? KVP_FULL : KVP_MIXED;
 }
 
-namespace {
-
 // The union of all queries' views: most cells out of reach are outside of it, and are found
 // without a look at each query.
 query_view reach_of(const batch_data & data) {
@@ -54,6 +52,8 @@ query_view reach_of(const batch_data & data) {
     return reach;
 }
 
+namespace {
+
 bool any_sees(const batch_data & data, int32_t pos, uint64_t seqs) {
     for (const query_view & v : data.views) {
         if ((seqs & v.seq_bit) != 0 && pos >= v.lo && pos <= v.hi) {
@@ -63,8 +63,8 @@ bool any_sees(const batch_data & data, int32_t pos, uint64_t seqs) {
     return false;
 }
 
-// mark_page sets the bits of a page's cells that any query sees, and returns whether there
-// are any.
+} // namespace
+
 bool mark_page(batch_data & data, const query_view & reach, uint32_t page) {
     const batch_cells & cells = *data.cells;
     const size_t   begin = (size_t) page * cells.page_cells;
@@ -82,8 +82,6 @@ bool mark_page(batch_data & data, const query_view & reach, uint32_t page) {
     }
     return any;
 }
-
-} // namespace
 
 void find_live(batch_data & data) {
     const batch_cells & cells = *data.cells;

@@ -58,9 +58,38 @@ void clear_out(const kvp_op & op, const kvp_io & io, uint32_t thread) {
 
 } // namespace
 
+namespace kvp {
+
+void attend(const pass & p) {
+    run & r = p.r;
+    prepare_queries(p);
+    r.arrive_and_wait([&] { begin_scan(r, p.op); });
+    if (r.error() == 0 && !p.data.list.empty()) {
+        if (p.plan.spans_in_use) {
+            attend_spans(p);
+        } else {
+            attend_panels(p);
+        }
+    }
+    r.arrive_and_wait([&] { end_scan(r); });
+    if (r.error() != 0) {
+        return;
+    }
+    if (p.data.list.empty()) {
+        clear_out(p.op, p.io, p.thread);
+    } else if (p.plan.spans_in_use) {
+        write_spans(p);
+    } else {
+        write_panels(p);
+    }
+}
+
+} // namespace kvp
+
 size_t kvp_cpu_work_bytes(const kvp_op * op, uint32_t n_threads) {
     std::lock_guard<std::mutex> lock(kvp_attachment_mutex(op->batch->pager));
-    return op->batch->data ? plan_of(*op, *op->batch->data, n_threads).bytes : 0;
+    const std::shared_ptr<const batch_data> & data = op->batch->data;
+    return data && !chooses(*op, *data) ? plan_of(*op, *data, n_threads).bytes : 0;
 }
 
 int kvp_cpu_forward(kvp_op * op, const kvp_io * io, uint32_t thread, uint32_t n_threads, void * work, size_t work_bytes) {
@@ -70,30 +99,23 @@ int kvp_cpu_forward(kvp_op * op, const kvp_io * io, uint32_t thread, uint32_t n_
         clear_out(*op, *io, thread);
         return r->say_error();
     }
-    const pass p = {*r, *op, *io, r->plan, *r->data, kernels_in_use(), thread, align(work)};
+    const std::shared_ptr<const batch_data> data = r->data;
+    const bool chosen = chooses(*op, *data);
+    const pass p = {*r, *op, *io, r->plan, *data, kernels_in_use(), thread, align(work)};
     if (io->k_new.data) {
         store_rows(p);
-    }
-    prepare_queries(p);
-    r->arrive_and_wait([&] { begin_scan(*r, *op); });
-    if (r->error() == 0 && !r->data->list.empty()) {
-        if (p.plan.spans_in_use) {
-            attend_spans(p);
-        } else {
-            attend_panels(p);
+        if (r->choosing) {
+            bound_new_blocks(p);
         }
     }
-    r->arrive_and_wait([&] { end_scan(*r); });
+    if (chosen) {
+        attend_chosen(p);
+    } else {
+        attend(p);
+    }
     if (r->error() != 0) {
         clear_out(*op, *io, thread);
         return r->say_error();
-    }
-    if (r->data->list.empty()) {
-        clear_out(*op, *io, thread);
-    } else if (p.plan.spans_in_use) {
-        write_spans(p);
-    } else {
-        write_panels(p);
     }
     return 0;
 }

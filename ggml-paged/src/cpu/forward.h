@@ -41,6 +41,16 @@ void attend_panels(const pass & p);
 void write_spans(const pass & p);
 void write_panels(const pass & p);
 
+// attend computes a pass from its queries to its result, over the pages of its data.
+void attend(const pass & p);
+
+// bound_new_blocks computes the bounds of blocks that new rows have filled, for choices to come.
+void bound_new_blocks(const pass & p);
+
+// attend_chosen computes an op of which some queries choose. The pass's plan
+// counts threads alone.
+void attend_chosen(const pass & p);
+
 // convert_page_tile converts the live cells of one K/V head of a tile of the page, which
 // begins at cell first, into the thread's memory.
 tile_floats convert_page_tile(const pass & p, const kvp_page & page, uint32_t first, const tile_cells & cells, uint32_t kv_head);

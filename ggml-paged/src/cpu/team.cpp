@@ -29,8 +29,13 @@ std::shared_ptr<run> new_run(kvp_op & op, uint32_t n_threads) {
     const int    error = refuse_batch(batch, &why);
     if (error != 0) {
         r->fail(error, why);
-    } else {
+        return r;
+    }
+    if (!chooses(op, *r->data)) {
         r->plan = plan_of(op, *r->data, n_threads);
+    }
+    if (op.params.select_cells > 0) {
+        r->choosing = std::make_unique<choice>(table_of(batch.pager, op.params.layer), op, *r->data);
     }
     return r;
 }

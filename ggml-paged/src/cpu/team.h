@@ -6,9 +6,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "batch/batch.h"
 #include "cpu/plan.h"
+#include "select/choose.h"
 
 namespace kvp {
 
@@ -21,6 +23,10 @@ struct run {
     kvp_scan *                        scan = nullptr;
     bool                              refused = false;  // decided before any thread begins
     std::atomic<uint32_t>             next_span{0};
+    std::unique_ptr<choice>           choosing;         // see cpu/chosen.cpp
+    std::vector<float>                scratch;          // of a query that chooses
+    std::vector<const position_block *> unbounded;      // blocks whose bounds are to be computed
+    std::atomic<uint32_t>             next_unbounded{0};
     uint32_t                          entered = 0;  // guarded by the registry's mutex
 
     // fail keeps the first error and makes it the pager's, too, so that threads that wait

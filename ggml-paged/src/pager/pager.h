@@ -18,3 +18,6 @@ int kvp_set_error(int err, const char * format, ...) __attribute__((format(print
 // kvp_fail makes an error sticky, unless the pager has one already, and wakes every
 // waiter.
 void kvp_fail(kvp_pager * pager, int err, const char * message);
+
+// kvp_page_versions writes what kvp_page_version returns for n pages of a layer.
+void kvp_page_versions(const kvp_pager * pager, uint32_t layer, const uint32_t * pages, uint32_t n, uint64_t * out);

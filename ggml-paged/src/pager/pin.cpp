@@ -149,11 +149,21 @@ void kvp_drop(kvp_pager * pager, uint32_t group, uint32_t page) {
 }
 
 uint64_t kvp_page_version(const kvp_pager * pager, uint32_t layer, uint32_t page) {
-    if (pager == nullptr || !pager->started || layer >= pager->layers.size() || page >= pager->layers[layer]->pages.size()) {
-        return 0;
+    uint64_t version;
+    kvp_page_versions(pager, layer, &page, 1, &version);
+    return version;
+}
+
+void kvp_page_versions(const kvp_pager * pager, uint32_t layer, const uint32_t * pages, uint32_t n, uint64_t * out) {
+    if (pager == nullptr || !pager->started || layer >= pager->layers.size()) {
+        std::fill_n(out, n, 0);
+        return;
     }
     std::lock_guard<std::mutex> lock(pager->mutex);
-    return pager->first_version + pager->layers[layer]->pages[page].changes;
+    const std::vector<page_entry> & all = pager->layers[layer]->pages;
+    for (uint32_t i = 0; i < n; i++) {
+        out[i] = pages[i] < all.size() ? pager->first_version + all[pages[i]].changes : 0;
+    }
 }
 
 int kvp_resident(const kvp_pager * pager, uint32_t layer, uint32_t page) {

@@ -10,6 +10,9 @@ namespace kvp {
 
 namespace {
 
+// Small pages are read ahead as far as a few large ones are: a disk answers many reads at once.
+constexpr size_t AHEAD_BYTES = 8u << 20;
+
 void forget(kvp_pager & p, page_id id) {
     page_entry & e = p.at(id);
     if (e.state == page_state::resident) {
@@ -169,7 +172,8 @@ bool ahead_room(kvp_pager & p) {
     // One page for each thread to read and one in use are worth more than as many hits;
     // beyond those pages the part is smaller.
     const size_t frames = p.frames.size(), threads = p.io_threads;
-    const size_t most   = std::max(std::min(2 * threads + 2, frames / 8), std::min(threads + 1, frames / 4));
+    const size_t wanted = std::max(2 * threads + 2, AHEAD_BYTES / p.frame_bytes);
+    const size_t most   = std::max(std::min(wanted, frames / 8), std::min(threads + 1, frames / 4));
     return p.ahead_in_flight + c.count < std::max<size_t>(most, 1);
 }
 

@@ -46,6 +46,7 @@ kvp_batch_desc batch_args::desc() const {
     d.q_seq      = q_seq.data();
     d.q_cell     = q_cell.empty() ? nullptr : q_cell.data();
     d.q_except   = q_except.empty() ? nullptr : q_except.data();
+    d.q_select   = q_select.empty() ? nullptr : q_select.data();
     d.window     = window;
     d.chunk      = chunk;
     return d;

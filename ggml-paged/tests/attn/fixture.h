@@ -29,7 +29,7 @@ struct batch_args {
     std::vector<uint64_t> seqs;
     std::vector<int32_t>  q_pos;
     std::vector<uint32_t> q_seq, q_cell;
-    std::vector<uint8_t>  q_except;
+    std::vector<uint8_t>  q_except, q_select;
     uint32_t first_cell = 0;
     int32_t  window     = INT32_MAX;
     int32_t  chunk      = 0;

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <random>
 
 #include "fixture.h"
@@ -42,6 +43,8 @@ public:
 
     small_pager pager;
     double      worst = 0;  // error so far, in units of the largest V
+    uint32_t    select_cells = 0;  // of ops; results are compared with those of a pager without a history
+    uint32_t    narrowed = 0;      // queries so far that chose
 
 private:
     compute_op     compute;
@@ -99,6 +102,47 @@ private:
         ASSERT_LE(worst, 1e-4);
     }
 
+    // check_choices compares an op's result, to the bit, with that of a pager that has the rows and
+    // no history, and with those of some of its queries alone.
+    void check_choices(uint32_t l, const batch_args & a, const kvp_params & params, const op_args & args) {
+        small_pager anew(PAGE, 1 + below(PAGES), {layer});
+        std::vector<uint32_t> all(CELLS);
+        std::iota(all.begin(), all.end(), 0u);
+        ASSERT_EQ(kvp_rows_write(anew.p, 0, all.data(), CELLS, k[l].data(), v[l].data()), 0) << kvp_last_error();
+        EXPECT_EQ(attend_anew(anew, a, params, args.q, args.sinks), args.out);
+        for (uint32_t i = below(4); i < a.q_pos.size(); i += 1 + below(8)) {
+            batch_args one = a;
+            one.q_pos = {a.q_pos[i]}, one.q_seq = {a.q_seq[i]}, one.q_select = {a.q_select[i]}, one.q_cell.clear();
+            if (!a.q_except.empty()) {
+                one.q_except = {a.q_except[i]};
+            }
+            const size_t row = HEADS * layer.dk, out = HEADS * layer.dv;
+            const std::vector<float> q(args.q.begin() + i * row, args.q.begin() + (i + 1) * row);
+            kvp_select_stats before, after;
+            kvp_pager_select_stats(anew.p, &before);
+            const std::vector<float> got = attend_anew(anew, one, params, q, args.sinks);
+            kvp_pager_select_stats(anew.p, &after);
+            if (after.seen_blocks > before.seen_blocks) {
+                narrowed++;
+                ASSERT_EQ(got, std::vector<float>(args.out.begin() + i * out, args.out.begin() + (i + 1) * out)) << "query " << i;
+            }
+        }
+    }
+
+    std::vector<float> attend_anew(small_pager & anew, const batch_args & a, kvp_params params, const std::vector<float> & q, const std::vector<float> & sinks) {
+        const kvp_batch_desc d = a.desc();
+        kvp_batch * b;
+        kvp_op *    op;
+        params.layer = 0;
+        EXPECT_EQ(kvp_batch_begin(anew.p, &d, &b), 0) << kvp_last_error();
+        EXPECT_EQ(kvp_op_new(b, &params, &op), 0) << kvp_last_error();
+        op_args args(layer, HEADS, d.n_q, false);
+        args.q     = q;
+        args.sinks = sinks;
+        EXPECT_EQ(compute(op, args.io(layer, HEADS)), 0) << kvp_last_error();
+        return args.out;
+    }
+
     // describe_cells gives a batch all cells, or as a runner does, the pages that have cells of
     // its slots and no others, the last one as far as it is used.
     void describe_cells(batch_args & a) {
@@ -133,11 +177,19 @@ private:
         }
         describe_cells(a);
         a.window = below(3) ? INT32_MAX : 1 + (int32_t) below(40);
-        const kvp_batch_desc d = a.desc();
         kvp_batch * b;
+        if (select_cells > 0) {
+            mark(a);
+        }
+        const kvp_batch_desc d = a.desc();
         ASSERT_EQ(kvp_batch_begin(pager.p, &d, &b), 0) << kvp_last_error();
+        if (select_cells > 0 && below(3) == 0) {
+            a.q_except.resize(d.n_q);
+            std::generate(a.q_except.begin(), a.q_except.end(), [&] { return (uint8_t) below(2); });
+            ASSERT_EQ(kvp_batch_except(b, a.q_except.data(), &b), 0) << kvp_last_error();
+        }
         for (uint32_t l = 0; l < LAYERS; l++) {
-            const kvp_params params = {l, HEADS, 0.125f, 0, 0};
+            const kvp_params params = {l, HEADS, 0.125f, select_cells > 0 && below(2) ? 5.0f : 0.0f, 0, select_cells};
             kvp_op * op;
             ASSERT_EQ(kvp_op_new(b, &params, &op), 0) << kvp_last_error();
             op_args args(layer, HEADS, d.n_q, true);
@@ -147,8 +199,24 @@ private:
             for (uint32_t i = 0; i < d.n_q; i++) {
                 store(l, cells[i], &args.k_new[i * layer.kv_heads * layer.dk], &args.v_new[i * layer.kv_heads * layer.dv]);
             }
+            if (select_cells > 0 && below(2)) {
+                args.sinks = floats(HEADS);
+            }
             ASSERT_EQ(compute(op, args.io(layer, HEADS)), 0) << kvp_last_error();
-            check(l, d, params, args);
+            if (select_cells > 0) {
+                check_choices(l, a, params, args);
+            } else {
+                check(l, d, params, args);
+            }
+        }
+    }
+
+    void mark(batch_args & a) {
+        for (uint32_t i = 0; i < a.q_pos.size(); i++) {
+            a.q_select.push_back(below(3) != 0);
+        }
+        if (below(4) == 0) {
+            a.chunk = 1 + (int32_t) below(200);
         }
     }
 
@@ -174,6 +242,7 @@ private:
             const bool used = std::any_of(&seqs[p * PAGE], &seqs[p * PAGE] + PAGE, [](uint64_t s) { return s != 0; });
             if (!used && below(2)) {
                 kvp_drop(pager.p, 0, p);
+                kvp_bounds_drop(pager.p, 0, p);
             }
         }
     }

@@ -155,7 +155,7 @@ case_inputs make_inputs(const test_case & c) {
     const uint32_t used = c.tokens + c.n_q;
     in.n_cells = used + used / 8 + 5;  // some are never used
     in.layer   = {3, in.n_cells, c.kv_heads, c.dk, c.dv, c.type_k, c.type_v};
-    in.params  = {0, c.heads, 1.0f / std::sqrt((float) c.dk), c.softcap ? 2.5f : 0.0f, c.alibi ? 8.0f : 0.0f};
+    in.params  = {0, c.heads, 1.0f / std::sqrt((float) c.dk), c.softcap ? 2.5f : 0.0f, c.alibi ? 8.0f : 0.0f, 0};
     in.pos.assign(in.n_cells, INT32_MIN);
     in.seqs.assign(in.n_cells, 0);
     in.q_pos.resize(c.n_q);

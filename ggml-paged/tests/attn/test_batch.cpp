@@ -172,7 +172,7 @@ TEST(batch, old_ones_are_stale) {
     a.q_pos = {0};
     a.q_seq = {0};
     const kvp_batch_desc d = a.desc();
-    const kvp_params params = {0, 2, 1.0f, 0, 0};
+    const kvp_params params = {0, 2, 1.0f, 0, 0, 0};
     const uint8_t    except = 1;
     kvp_batch *b, *derived, *unused;
     kvp_op *op, *derived_op;
@@ -205,7 +205,7 @@ TEST(batch, a_reserving_one_has_sizes_only) {
     d.reserve = 1;
     kvp_batch * b;
     kvp_op *    op;
-    const kvp_params params = {0, 4, 1.0f, 0, 0};
+    const kvp_params params = {0, 4, 1.0f, 0, 0, 0};
     ASSERT_EQ(kvp_batch_begin(pager.p, &d, &b), 0) << kvp_last_error();
     ASSERT_EQ(kvp_op_new(b, &params, &op), 0);
     EXPECT_GT(kvp_cpu_work_bytes(op, 2), 512u * 4 * 32 * sizeof(float));
@@ -271,7 +271,7 @@ TEST(batch, an_op_is_made_exactly_of_what_is_supported) {
     int made = 0, refused = 0;
     for (uint32_t i = 0; i < layers.size(); i++) {
         for (uint32_t heads : {0u, 1u, 2u, 3u, 8u}) {
-            const kvp_params params = {i, heads, 1, 0, 0};
+            const kvp_params params = {i, heads, 1, 0, 0, 0};
             kvp_op * op;
             const int supported = kvp_supported(&layers[i], heads);
             EXPECT_EQ(kvp_op_new(b, &params, &op), supported) << layers[i].dk << "/" << layers[i].dv << ", " << heads << " heads";
@@ -303,14 +303,14 @@ TEST(batch, ops_refuse_shapes_that_cannot_be) {
     kvp_op *    op;
     ASSERT_EQ(kvp_batch_begin(pager.p, &d, &b), 0);
     const kvp_params wrong[] = {
-        {3, 2, 1, 0, 0}, {1, 2, 1, 0, 0}, {2, 2, 1, 0, 0}, {0, 0, 1, 0, 0},
-        {0, 2, NAN, 0, 0}, {0, 2, 1, -1, 0}, {0, 2, 1, 0, INFINITY},
+        {3, 2, 1, 0, 0, 0}, {1, 2, 1, 0, 0, 0}, {2, 2, 1, 0, 0, 0}, {0, 0, 1, 0, 0, 0},
+        {0, 2, NAN, 0, 0, 0}, {0, 2, 1, -1, 0, 0}, {0, 2, 1, 0, INFINITY, 0},
     };
     for (const kvp_params & params : wrong) {
         EXPECT_EQ(kvp_op_new(b, &params, &op), -EINVAL) << params.layer;
         EXPECT_GT(std::strlen(kvp_last_error()), 20u);
     }
-    const kvp_params right = {0, 7, 1, 0, 0};
+    const kvp_params right = {0, 7, 1, 0, 0, 0};
     ASSERT_EQ(kvp_op_new(b, &right, &op), 0);
     const kvp_iface * iface = reinterpret_cast<kvp_op_head *>(op)->iface;
     EXPECT_EQ(iface->version, KVP_IFACE_VERSION);

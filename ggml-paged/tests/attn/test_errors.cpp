@@ -52,7 +52,7 @@ bool run_with_fault(uint32_t n_q, uint32_t threads, int at) {
     fill(pager);
     const batch_args     a = full_batch(n_q);
     const kvp_batch_desc d = a.desc();
-    const kvp_params     params = {0, HEADS, 1.0f, 0, 0};
+    const kvp_params     params = {0, HEADS, 1.0f, 0, 0, 0};
     kvp_batch * b;
     kvp_op *    op;
     EXPECT_EQ(kvp_batch_begin(pager.p, &d, &b), 0) << kvp_last_error();
@@ -110,7 +110,7 @@ struct good_op {
     good_op() {
         fill(pager);
         const kvp_batch_desc d = batch.desc();
-        const kvp_params     params = {0, HEADS, 1.0f, 0, 0};
+        const kvp_params     params = {0, HEADS, 1.0f, 0, 0, 0};
         kvp_batch * b;
         EXPECT_EQ(kvp_batch_begin(pager.p, &d, &b), 0);
         EXPECT_EQ(kvp_op_new(b, &params, &op), 0);
@@ -145,7 +145,7 @@ TEST(errors, rows_without_cells_are_refused) {
     batch_args a = full_batch(2);
     a.q_cell.clear();
     const kvp_batch_desc d = a.desc();
-    const kvp_params     params = {0, HEADS, 1.0f, 0, 0};
+    const kvp_params     params = {0, HEADS, 1.0f, 0, 0, 0};
     kvp_batch * b;
     kvp_op *    op;
     ASSERT_EQ(kvp_batch_begin(pager.p, &d, &b), 0);

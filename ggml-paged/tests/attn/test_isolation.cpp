@@ -47,7 +47,7 @@ std::vector<float> attend_with(const kvp_layer_desc & layer, uint32_t n_q, uint3
     }
     const batch_args     a = two_slots(layer.n_cells, n_q);
     const kvp_batch_desc d = a.desc();
-    const kvp_params     params = {0, heads, 0.3f, 0, 0};
+    const kvp_params     params = {0, heads, 0.3f, 0, 0, 0};
     kvp_batch * b;
     kvp_op *    op;
     EXPECT_EQ(kvp_batch_begin(pager.p, &d, &b), 0);
@@ -92,7 +92,7 @@ TEST(isolation, scores_of_minus_infinity_count_nothing) {
             a.q_pos.assign(n_q, 1);
             a.q_seq.assign(n_q, 0);
             const kvp_batch_desc d = a.desc();
-            const kvp_params     params = {0, 1, 1.0f, 0, 0};
+            const kvp_params     params = {0, 1, 1.0f, 0, 0, 0};
             kvp_batch * b;
             kvp_op *    op;
             ASSERT_EQ(kvp_batch_begin(pager.p, &d, &b), 0);
@@ -117,7 +117,7 @@ TEST(isolation, the_later_of_two_rows_for_a_cell_counts) {
         a.q_seq  = {0, 0, 0};
         a.q_cell = {20, 3, 20};
         const kvp_batch_desc d = a.desc();
-        const kvp_params     params = {0, 1, 1.0f, 0, 0};
+        const kvp_params     params = {0, 1, 1.0f, 0, 0, 0};
         kvp_batch * b;
         kvp_op *    op;
         ASSERT_EQ(kvp_batch_begin(pager.p, &d, &b), 0);
@@ -152,7 +152,7 @@ TEST(isolation, ops_at_the_same_time_agree_with_one_after_the_other) {
         std::vector<op_args> args(2, op_args(layer, HEADS, n_q, false));
         std::vector<std::vector<float>> want;
         for (uint32_t l = 0; l < 2; l++) {
-            const kvp_params params = {l, HEADS, 0.2f, 0, 0};
+            const kvp_params params = {l, HEADS, 0.2f, 0, 0, 0};
             ASSERT_EQ(kvp_op_new(b, &params, &ops[l]), 0);
             args[l].q = random_floats(random, args[l].q.size());
             ASSERT_EQ(forward(ops[l], args[l].io(layer, HEADS), 1), 0) << kvp_last_error();

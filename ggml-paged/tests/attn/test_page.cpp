@@ -227,7 +227,7 @@ TEST(page, infinities_of_one_slot_do_not_reach_another) {
                 a.q_seq.push_back(i % 2);
             }
             const kvp_batch_desc d = a.desc();
-            const kvp_params     params = {0, 6, 0.3f, 0, 0};
+            const kvp_params     params = {0, 6, 0.3f, 0, 0, 0};
             kvp_batch * batch;
             kvp_op *    op;
             ASSERT_EQ(kvp_batch_begin(pager.p, &d, &batch), 0);
@@ -292,7 +292,7 @@ TEST(page, what_cannot_be_is_refused_and_nothing_sticks) {
     a.q_pos = {0};
     a.q_seq = {0};
     kvp_batch_desc   d = a.desc();
-    const kvp_params params = {0, 1, 1.0f, 0, 0};
+    const kvp_params params = {0, 1, 1.0f, 0, 0, 0};
     kvp_batch * batch;
     kvp_op *    op;
     kvp_op *    reserving;
@@ -331,7 +331,7 @@ TEST(page, an_error_of_the_pager_is_told) {
     a.q_pos = {0};
     a.q_seq = {0};
     const kvp_batch_desc d = a.desc();
-    const kvp_params     params = {0, 1, 1.0f, 0, 0};
+    const kvp_params     params = {0, 1, 1.0f, 0, 0, 0};
     kvp_batch * batch;
     kvp_op *    op;
     ASSERT_EQ(kvp_batch_begin(pager.p, &d, &batch), 0);

@@ -87,7 +87,7 @@ kvp_op * make_op(kvp_pager * pager, uint32_t tokens) {
     desc.q_seq = &q_seq;
     desc.q_cell = &q_cell;
     desc.window = INT32_MAX;
-    const kvp_params params = {0, kv_heads * group, 1.0f / std::sqrt(float(head)), 0.0f, 0.0f};
+    const kvp_params params = {0, kv_heads * group, 1.0f / std::sqrt(float(head)), 0.0f, 0.0f, 0};
     kvp_batch * batch = nullptr;
     kvp_op *    op = nullptr;
     return kvp_batch_begin(pager, &desc, &batch) || kvp_op_new(batch, &params, &op) ? nullptr : op;

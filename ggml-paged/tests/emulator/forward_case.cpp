@@ -137,7 +137,7 @@ void forward_case::begin_batch(bool reserve) {
     desc.window = s.window;
     desc.reserve = reserve;
     ASSERT_EQ(kvp_batch_begin(pager, &desc, &batch), 0) << kvp_last_error();
-    const kvp_params params = {0, s.kv_heads * s.group, 1.0f / std::sqrt(float(s.dk)), 0.0f, s.max_bias};
+    const kvp_params params = {0, s.kv_heads * s.group, 1.0f / std::sqrt(float(s.dk)), 0.0f, s.max_bias, 0};
     ASSERT_EQ(kvp_op_new(batch, &params, &op), 0) << kvp_last_error();
     q_ = random_rows(s.n_q * params.heads, s.dk, 0);
     k_new_ = random_rows(s.n_q * s.kv_heads, s.dk, 0);

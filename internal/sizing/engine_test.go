@@ -1,0 +1,101 @@
+package sizing
+
+import (
+	"testing"
+
+	"github.com/ollama/ollama/fs/ggml"
+	"github.com/stretchr/testify/require"
+)
+
+// onlyEngine is a plan's elastic memory or paged attention.
+func onlyEngine(t *testing.T, in Input) Engine {
+	t.Helper()
+	require.NoError(t, in.Check())
+	p := Make(in)
+	require.Len(t, p.Engines, 1)
+	return p.Engines[0]
+}
+
+// A plan has them where the settings, or the plan's own, ask for them.
+func TestEnginesThatArePlanned(t *testing.T) {
+	in := eightB(t)
+	require.Empty(t, Make(in).Engines)
+
+	in.VRAM, in.RAM, in.Elastic = given(8e9, Bytes), given(32e9, Bytes), true
+	e := onlyEngine(t, in)
+	require.Equal(t, "paged attention", e.Name, "the K/V does not fit in the video memory")
+	require.Equal(t, Make(in).Cells.Value, e.Memory.Value)
+	require.Equal(t, 2.1e9-512<<20, e.Video.Value, "what the model leaves, less the reserve")
+	require.Equal(t, "0", names(Make(in).Settings)["OLLAMA_KVCACHED"])
+
+	in.RAM, in.Paged = Figure{}, true
+	p := Make(in)
+	require.Len(t, p.Engines, 2)
+	for _, e := range p.Engines {
+		require.Contains(t, e.Otherwise, "no model is loaded")
+	}
+}
+
+// The memory of paged attention is that of its variable, else HOT, else a default; of a page K and V fill whole
+// blocks of the disk.
+func TestPagedEngine(t *testing.T) {
+	in := eightB(t)
+	in.Paged = true
+	const whole, page = 131072.0 * 131072, 2048 * 8 * 128 * 2 * 2
+	e := onlyEngine(t, in)
+	require.Equal(t, 2048.0, e.Page.Value)
+	require.EqualValues(t, page, e.PageBytes.Value)
+	require.Equal(t, "f16", e.ColdType)
+	require.Nil(t, e.Video, "no card is known")
+	require.Equal(t, 8e9, e.Memory.Value)
+	require.Equal(t, Assumed, e.Memory.Origin)
+
+	in.Hot, in.PagedVRAM = given(0.25, Ratio), given(1e9, Bytes)
+	e = onlyEngine(t, in)
+	require.Equal(t, whole/4, e.Memory.Value)
+	require.Equal(t, 1e9, e.Video.Value)
+	in.Hot = given(0, Ratio)
+	require.EqualValues(t, 2*page, onlyEngine(t, in).Memory.Value, "the pager needs two pages")
+	in.PagedHost = given(3e9, Bytes)
+	require.Equal(t, 3e9, onlyEngine(t, in).Memory.Value)
+
+	in.VRAM = given(80e9, Bytes)
+	require.Equal(t, 1e9, onlyEngine(t, in).Video.Value)
+	in.PagedVRAM = Figure{}
+	require.Equal(t, whole, onlyEngine(t, in).Video.Value, "the K/V that there is")
+
+	in.Shape, in.PagedCells = shapeOf(t, model("qwen3", 2, 1, 32, nil)), given(16, Tokens)
+	require.EqualValues(t, 2*4096, onlyEngine(t, in).PageBytes.Value)
+	in.Shape = shapeOf(t, model("gemma2", 32, 8, 128, nil))
+	e = onlyEngine(t, in)
+	require.Nil(t, e.Page)
+	require.Nil(t, e.Memory)
+	require.Equal(t, "a model of this architecture is loaded without", e.Otherwise)
+}
+
+// Elastic memory has a limit by its variable, by HOT, or by the context; layers with a window are not elastic.
+func TestElasticEngine(t *testing.T) {
+	in := eightB(t)
+	in.Elastic, in.Cold = true, "q8_0,q4_0"
+	const whole = 131072.0 * 131072
+	e := onlyEngine(t, in)
+	require.Equal(t, 256.0, e.Page.Value)
+	require.Equal(t, 256*131072.0, e.PageBytes.Value)
+	require.Equal(t, "f16, remote q8_0,q4_0", e.ColdType)
+	require.Equal(t, whole, e.Memory.Value)
+	in.Hot = given(0, Ratio)
+	require.Equal(t, whole, onlyEngine(t, in).Memory.Value, "a HOT of 0 sets no limit")
+	in.Hot, in.VRAM = given(0.25, Ratio), given(8e9, Bytes)
+	e = onlyEngine(t, in)
+	require.Equal(t, whole/4, e.Memory.Value)
+	require.Equal(t, 2.1e9, e.Video.Value)
+	in.ElasticLimit = given(1<<30, Bytes)
+	e = onlyEngine(t, in)
+	require.EqualValues(t, 1<<30, e.Memory.Value)
+	require.EqualValues(t, 1<<30, e.Video.Value)
+
+	in.Shape = shapeOf(t, model("gemma3", 34, 4, 256, ggml.KV{"attention.sliding_window": uint32(1024)}))
+	e = onlyEngine(t, in)
+	require.Equal(t, 256.0*5*4*256*2*2, e.PageBytes.Value)
+	require.Equal(t, "f16", e.ColdType, "a window has no lossy pages")
+}
