@@ -57,6 +57,8 @@ type fakeEngine struct {
 	near    bool   // rows of lossy pages are restored: see nearly
 	drafts  bool   // a draft model reads what the slots read, and fails where it misses positions
 
+	similarity float64 // as in Options
+
 	whim func(free []*fakeSlot) *fakeSlot // chooses another slot than llama-server would; nil for that
 
 	loop sync.Mutex // held during an action, during a look at the slots, and while a slot is chosen
@@ -86,7 +88,7 @@ type fakeSlot struct {
 }
 
 func newFake(t require.TestingT, slots, context int) *fakeEngine {
-	f := &fakeEngine{t: t, shape: fakeShape, context: context, refuse: map[string]int{}, enter: map[string]func(){}, leave: map[string]func(){}, asked: map[string]int{}}
+	f := &fakeEngine{t: t, shape: fakeShape, context: context, similarity: similar, refuse: map[string]int{}, enter: map[string]func(){}, leave: map[string]func(){}, asked: map[string]int{}}
 	for range slots {
 		f.slots = append(f.slots, &fakeSlot{})
 	}
@@ -268,9 +270,9 @@ func (f *fakeEngine) chooseNow(prompt []int32) (chosen *fakeSlot) {
 	if f.whim != nil {
 		return f.whim(free)
 	}
-	most := similar * float64(len(prompt))
+	most := f.similarity * float64(len(prompt))
 	for _, s := range free {
-		if n := float64(commonPrefix(s.tokens, prompt)); n > most {
+		if n := float64(commonPrefix(s.tokens, prompt)); f.similarity > 0 && n > most {
 			chosen, most = s, n
 		}
 	}

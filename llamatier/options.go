@@ -38,6 +38,9 @@ type Options struct {
 	// shifted or pages lossy, a slot that is taken for another one would do harm: its rows need not be those
 	// of its tokens.
 	Search bool
+	// Similarity is the part of a prompt that the engine must find in a slot to choose the slot for it. At 0 the
+	// engine chooses the one unused for longest.
+	Similarity float64
 
 	// Control reports whether a token is a control token, as those that begin the parts of a
 	// chat are; nil if that is not known.

@@ -87,7 +87,8 @@ func (l *search) shut() {
 // one, unless the slot of this one holds most of its prompt: ready waits for them, at most for a while.
 func (l *search) ready(ctx context.Context) {
 	s, late := l.turn.s, time.Now().Add(l.patience.search)
-	sure := 2*commonPrefix(s.tokens, l.tokens) >= len(l.tokens)
+	held := commonPrefix(s.tokens, l.tokens)
+	sure := 2*held >= len(l.tokens) && held >= l.table.unfound(len(l.tokens))
 	for {
 		slots, err := l.asker.slots(ctx)
 		if err != nil || len(slots) != len(l.table.slots) {

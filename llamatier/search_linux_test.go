@@ -96,6 +96,20 @@ func TestAnotherSlotThanTheExpected(t *testing.T) {
 	}
 }
 
+// TestAnotherSimilarity: the slot that the engine chooses is the expected one, whatever part of a prompt it must find.
+func TestAnotherSimilarity(t *testing.T) {
+	for part, want := range map[float64]int{0: 2, 0.5: 1, 0.7: 2, 1: 2} {
+		w := newWorld(t, 3, 1000)
+		w.engine.similarity, w.tier.table.similarity = part, part
+		for i, n := range []int{2, 1, 3} {
+			require.Equal(t, 2-i, w.float(loose(prompt(n, 200)), 5).s.id)
+		}
+		turn := w.float(loose(prompt(1, 300)), 5) // 200 of them are held
+		require.True(t, turn.found())
+		require.Equal(t, []int{want, want}, []int{turn.s.id, turn.Slot()}, part)
+	}
+}
+
 // TestASlotThatNobodyKnows: the engine gives a request a slot that another one has and does not use yet. Neither
 // is stored, and no slot as long as its rows may be anybody's.
 func TestASlotThatNobodyKnows(t *testing.T) {

@@ -11,8 +11,9 @@ import (
 
 // table has the engine's slots, and the requests that wait for one.
 type table struct {
-	slots []*slot                              // always the same
-	later func(*slot) interface{ Stop() bool } // has an idle slot saved some time later
+	slots      []*slot                              // always the same
+	similarity float64                              // Options.Similarity
+	later      func(*slot) interface{ Stop() bool } // has an idle slot saved some time later
 
 	mu      sync.Mutex // of the slots' fields as well
 	waiting []*waiter
@@ -30,8 +31,8 @@ type table struct {
 }
 
 // newTable returns the table of some slots that hold nothing.
-func newTable(slots int, later func(*slot) interface{ Stop() bool }) *table {
-	t := &table{later: later, late: lateMost, searching: make(chan struct{}, 1)}
+func newTable(slots int, similarity float64, later func(*slot) interface{ Stop() bool }) *table {
+	t := &table{similarity: similarity, later: later, late: lateMost, searching: make(chan struct{}, 1)}
 	for id := range slots {
 		t.slots = append(t.slots, &slot{id: id, sequence: sequence{judged: true}})
 	}
@@ -127,8 +128,16 @@ func (t *table) takeLocked(r Request) *slot {
 	return t.chooseLocked(r, func(s *slot) bool { return r.Slot < 0 || s.id == r.Slot%len(t.slots) }).takeLocked(r.Tenant)
 }
 
-// similar is the part of a prompt that a slot must hold to be chosen for that reason, as in llama-server.
+// similar is the part of a prompt that a slot must hold to be chosen for that reason, where the choice is ours.
 const similar = 0.1
+
+// unfound is the greatest number of a prompt's tokens for which the engine does not choose a slot that holds them.
+func (t *table) unfound(prompt int) int {
+	if t.similarity == 0 {
+		return prompt
+	}
+	return int(min(max(0, t.similarity), 1) * float64(prompt))
+}
 
 // chooseLocked returns the free slot for a request, of those that suit: the one that holds most of
 // the prompt, or the one unused for longest. It returns nil if there is none.
@@ -137,7 +146,11 @@ func (t *table) chooseLocked(r Request, suits func(*slot) bool) *slot {
 		return nil
 	}
 	free := func(s *slot) bool { return !s.busy && suits(s) }
-	best, most := t.oldestLocked(free), int(similar*float64(len(r.Tokens)+len(r.Rest)))
+	prompt := len(r.Tokens) + len(r.Rest)
+	best, most := t.oldestLocked(free), int(similar*float64(prompt))
+	if r.Loose {
+		most = t.unfound(prompt)
+	}
 	for _, s := range t.slots {
 		if r.anywhere() && free(s) && s.used.Equal(best.used) {
 			best = s // of those never used, llama-server takes the last

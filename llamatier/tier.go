@@ -39,7 +39,7 @@ func New(opt Options) *Tier {
 	opt.fill()
 	t := &Tier{engine: opt.Engine, context: opt.Context, log: opt.Log, patience: usualPatience, search: opt.Search}
 	t.why = engine.NewInquirer(opt.Store, opt.Fingerprint, opt.PageTokens, opt.Recents, opt.Meter)
-	t.table = newTable(opt.Slots, func(s *slot) interface{ Stop() bool } {
+	t.table = newTable(opt.Slots, opt.Similarity, func(s *slot) interface{ Stop() bool } {
 		return opt.AfterFunc(opt.Idle, func() { t.saveIdle(s) })
 	})
 	t.obstacles = &obstacles{watch: opt.Unstored, log: opt.Log}
@@ -239,6 +239,9 @@ func (t *Tier) stage(ctx context.Context, u *Turn, stored int, l Listener) {
 		}
 	}
 }
+
+// Finds reports whether the engine finds a prompt of some tokens in the slot in which Prefill has computed it.
+func (t *Tier) Finds(tokens int) bool { return tokens-1 > t.table.unfound(tokens) }
 
 // Prefill has the engine compute the prompt of a turn up to its last token, behind which a model cannot go back, and
 // ends the turn. A request that passes finds the prompt in the slot, which Pass saves. Prefill returns the account of

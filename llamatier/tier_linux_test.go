@@ -122,7 +122,7 @@ func (w *world) start(slots, context int) *world {
 	w.rates = rates.New()
 	opt := Options{
 		Engine: w.engine.engine(), Shape: w.engine.shape, Control: control, Slots: slots, Context: context,
-		Files: w.files, PartBytes: 5000, Store: w.store, Fingerprint: pagefile.Key{1}, PageTokens: testPage, Lossy: w.lossy, NoShift: w.still, Search: true, Drafts: w.drafts,
+		Files: w.files, PartBytes: 5000, Store: w.store, Fingerprint: pagefile.Key{1}, PageTokens: testPage, Lossy: w.lossy, NoShift: w.still, Search: true, Similarity: w.engine.similarity, Drafts: w.drafts,
 		Meter: &w.meter, Recents: why.NewRecents(), Rates: w.rates,
 		AfterFunc: func(_ time.Duration, f func()) interface{ Stop() bool } {
 			m := &timer{f: f}

@@ -2,6 +2,7 @@ package llamae2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"path/filepath"
@@ -55,6 +56,28 @@ func TestSeveralAnswers(t *testing.T) {
 			comesBack(0)
 			comesBack(1)
 		})
+	}
+}
+
+// TestSeveralAnswersWhereNoSlotIsFound: a prompt is computed once, also if llama-server does not look for the slot
+// that holds it.
+func TestSeveralAnswersWhereNoSlotIsFound(t *testing.T) {
+	model := aModel(t, testmodel.Shape{Arch: "llama"})
+	for _, similarity := range []string{"0", "0.99", "0.9995", "1"} {
+		s := start(t, llamatest.Options{Model: model, Root: filepath.Join(t.TempDir(), "pages"), Args: strings.Fields("-c 4096 -np 3 -t 1 --metrics -sps " + similarity)})
+		computed := func() (n int) {
+			_, metrics := s.get("/metrics")
+			_, rest, _ := strings.Cut(metrics, "\nllamacpp:prompt_tokens_total ")
+			_, err := fmt.Sscan(rest, &n)
+			require.NoError(t, err)
+			return n
+		}
+		began := computed()
+		for _, a := range s.several(0) {
+			require.Equal(t, [2]int{0, severalPrompt}, [2]int{a.Timings.Cached, a.Timings.Computed}, similarity)
+		}
+		require.Equal(t, severalPrompt, computed()-began, similarity)
+		s.Kill()
 	}
 }
 

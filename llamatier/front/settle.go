@@ -176,7 +176,7 @@ func (s *server) open(seen *engineLook) error {
 	tier := llamatier.New(llamatier.Options{
 		Engine: s.engine, Shape: seen.shape, Slots: seen.slots, Context: seen.context, Window: model.Window,
 		Control: model.Control, UserStart: s.userStart(seen.shape, model.Control),
-		NoShift: !s.command.Shifts(), Search: !s.command.Shifts() && options.Cold == diskstore.ColdTypes{}, Drafts: s.command.Drafts(),
+		NoShift: !s.command.Shifts(), Search: !s.command.Shifts() && options.Cold == diskstore.ColdTypes{}, Similarity: s.command.Similarity(), Drafts: s.command.Drafts(),
 		MediaKey: mediaKey(key.String(), projector), MediaFile: filepath.Join(d.config.Local, "media.json"),
 		Files: s.files, PartBytes: s.partBytes, Store: store, Fingerprint: key, PageTokens: d.config.PageTokens,
 		Lossy: options.Cold != diskstore.ColdTypes{}, Rates: s.rates.Load(), AlwaysRestore: d.config.Test, Idle: idle, Meter: s.meter, Recents: recents, Unstored: s.watch, Mistaken: s.proxy.Mistaken, Log: s.log,

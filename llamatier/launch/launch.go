@@ -299,6 +299,16 @@ func (c Command) number(o Option, usually int) int {
 	return usually
 }
 
+// Similarity is the part of a prompt that llama-server must find in a slot to choose the slot for it. At 0 the slot
+// unused for longest is chosen.
+func (c Command) Similarity() float64 {
+	value, _ := c.value(similarity)
+	if part, err := strconv.ParseFloat(value, 32); err == nil {
+		return part
+	}
+	return 0.1
+}
+
 // Slots reports whether clients may look at the slots, as they may unless they are told not to.
 func (c Command) Slots() bool { return c.onOr(slots, true) }
 

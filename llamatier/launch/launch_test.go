@@ -111,6 +111,13 @@ func TestSharedDrafts(t *testing.T) {
 	require.NotEmpty(t, command("-m x", "LLAMA_ARG_SPEC_TYPE=ngram-mod").SharesDrafts())
 }
 
+// TestSimilarity: llama-server's own one holds where the flag has no number.
+func TestSimilarity(t *testing.T) {
+	for line, want := range map[string]float64{"-m x": 0.1, "-sps 0": 0, "--slot_prompt_similarity 0.5": 0.5, "-sps 1 -sps 0.25": 0.25, "-sps": 0.1} {
+		require.InDelta(t, want, command(line).Similarity(), 1e-9, line)
+	}
+}
+
 // TestChats: whatever may answer a prompt.
 func TestChats(t *testing.T) {
 	home := "HOME=" + t.TempDir()

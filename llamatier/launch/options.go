@@ -77,6 +77,7 @@ var (
 	microBatch       = takes("-ub --ubatch-size", "LLAMA_ARG_UBATCH")
 	predict          = takes("-n --predict --n-predict", "LLAMA_ARG_N_PREDICT")
 	spmInfill        = alone("--spm-infill", "")
+	similarity       = takes("-sps --slot-prompt-similarity", "")
 
 	draftRepository = takes("--spec-draft-hf -hfd -hfrd --hf-repo-draft", "LLAMA_ARG_SPEC_DRAFT_HF_REPO")
 )
@@ -158,7 +159,7 @@ var Groups = []Group{
 		cacheRAM, cachePrompt, either("--cache-idle-slots", "--no-cache-idle-slots", "LLAMA_ARG_CACHE_IDLE_SLOTS"), savePath, sleep,
 		takes("-ctxcp --ctx-checkpoints --swa-checkpoints", "LLAMA_ARG_CTX_CHECKPOINTS"),
 		takes("-cms --checkpoint-min-step", "LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT"),
-		takes("-sps --slot-prompt-similarity", ""), takes("-dt --defrag-thold", "LLAMA_ARG_DEFRAG_THOLD"),
+		similarity, takes("-dt --defrag-thold", "LLAMA_ARG_DEFRAG_THOLD"),
 	}},
 	{"order of sums, which other requests change too", Never, []Option{
 		either("-cb --cont-batching", "-nocb --no-cont-batching", "LLAMA_ARG_CONT_BATCHING"),

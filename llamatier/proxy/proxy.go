@@ -252,7 +252,7 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	if ctx.Err() != nil {
 		panic(http.ErrAbortHandler) // the client is gone, and the engine has not heard of its request
 	}
-	if err == nil && p.answers > 1 && (p.answers > len(t.Slots()) || len(p.Parts) > 0) {
+	if err == nil && p.answers > 1 && (p.answers > len(t.Slots()) || len(p.Parts) > 0 || !t.Finds(len(p.Tokens))) {
 		err = errNotUnderstood
 	}
 	if err != nil {

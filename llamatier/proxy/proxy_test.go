@@ -59,7 +59,7 @@ func loaded(e *llamatier.Engine, ours Ours, log *slog.Logger) *Handler {
 // aTier returns a Tier before an engine with some slots. Its store has no pages.
 func aTier(t *testing.T, e *llamatier.Engine, slots int, log *slog.Logger) *llamatier.Tier {
 	return llamatier.New(llamatier.Options{
-		Engine: e, Shape: &llamastate.Shape{}, Slots: slots, Search: true, Context: 40000, Files: newFiles(t), Store: noPages{}, Idle: time.Hour, Log: log,
+		Engine: e, Shape: &llamastate.Shape{}, Slots: slots, Search: true, Similarity: 0.1, Context: 40000, Files: newFiles(t), Store: noPages{}, Idle: time.Hour, Log: log,
 	})
 }
 

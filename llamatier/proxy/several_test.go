@@ -10,8 +10,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/llamastate"
+	"github.com/kvtier/kvtier/llamatier"
 )
 
 // twice is a chat for which a client wants two answers.
@@ -99,6 +103,22 @@ func TestSeveralAnswersThatPass(t *testing.T) {
 		body := twice + `,"input":"` + strings.Repeat("a", 100) + `"}`
 		_, _ = post(t, c.url+path, body)
 		require.Equal(t, map[string][]string{path: {body}}, got())
+	}
+}
+
+// TestAPromptThatIsNotFound in the slot that has computed it is not computed before.
+func TestAPromptThatIsNotFound(t *testing.T) {
+	const path = "/v1/chat/completions"
+	c, got := prefilling(t)
+	part := float64(len(twice)) / float64(len(twice)+1) // all but its last token
+	for similarity, before := range map[float64]int{0: 0, part: 0, part - 1e-6: 1, 1: 0, 1e30: 0, -1: 1} {
+		c.h.Use(llamatier.New(llamatier.Options{
+			Engine: c.h.engine, Shape: &llamastate.Shape{}, Slots: 2, Similarity: similarity, Context: 40000, Files: newFiles(t), Store: noPages{}, Idle: time.Hour, Log: c.h.log,
+		}))
+		_, _ = post(t, c.url+path, twice+"}")
+		all := got()
+		require.Len(t, all["/completion"], before, similarity)
+		require.Equal(t, []string{twice + "}"}, all[path])
 	}
 }
 
