@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/kvtier/kvtier/llamatier"
@@ -75,30 +76,45 @@ func (h *Handler) pass(w http.ResponseWriter, r *http.Request) {
 		h.passUnread(w, r, "it is no object of JSON")
 		return
 	}
-	body, done, err := h.bodies.read(r)
-	defer done()
-	if err != nil {
-		http.Error(w, "read the request: "+err.Error(), http.StatusBadRequest)
-		return
-	}
+	body, of, done := h.body(w, r)
 	if body == nil {
-		h.passUnread(w, r, "it is large, or many are")
 		return
 	}
-	of, err := h.tenant(r, body)
-	if err != nil {
-		h.refuse(w, err)
-		return
-	}
+	defer done()
 	h.passOf(w, r, of, nil)
+}
+
+// body reads the body of a request, which llama-server gets, too, and whose it is. Without one it answers the request.
+// Otherwise the caller calls done when the body is not needed any more.
+func (h *Handler) body(w http.ResponseWriter, r *http.Request) (body []byte, of llamatier.Tenant, done func()) {
+	body, done, err := h.bodies.read(r)
+	if body == nil {
+		done()
+		if err != nil {
+			http.Error(w, "read the request: "+err.Error(), http.StatusBadRequest)
+			return nil, of, nil
+		}
+		h.passUnread(w, r, "it is large, or many are")
+		return nil, of, nil
+	}
+	of, err = h.tenant(r, body)
+	if err == nil && slices.Contains(needed(r.URL.Path), formatMember) {
+		body, err = plain(r, body)
+	}
+	if err != nil || of != (llamatier.Tenant{}) && h.ours.Shares != "" {
+		done()
+		h.refuse(w, err)
+		return nil, of, nil
+	}
+	return body, of, done
 }
 
 // passUnread has the engine answer a request that is not read before, for some reason.
 func (h *Handler) passUnread(w http.ResponseWriter, r *http.Request, why string) {
 	h.log.Debug("kv tier: request passes through", "path", r.URL.Path, "reason", why)
 	of, _ := h.tenant(r, nil)
-	u := &unsalted{ReadCloser: r.Body}
-	r = r.WithContext(context.WithValue(r.Context(), unsaltedKey{}, u))
+	u := &unread{ReadCloser: r.Body, names: needed(r.URL.Path)}
+	r = r.WithContext(context.WithValue(r.Context(), unreadKey{}, u))
 	r.Body = u
 	h.passOf(w, r, of, nil)
 }

@@ -6,6 +6,7 @@
 //   - The number of the slot is added to a prompt that names none, but for Messages.
 //   - Where a request names the members of an answer that is no stream, its account is added to them, and
 //     taken out of the answer, unless that has over 4 MiB.
+//   - A prompt that names a form of chats names text without a form.
 //   - In the answer to a prompt that was computed in steps, the figures of all are added up. A
 //     stream begins with the first step: comments, progress and ids of events are ours, and a later error
 //     is an event.
@@ -93,8 +94,8 @@ func New(e *llamatier.Engine, ours Ours, state State, log *slog.Logger) *Handler
 		},
 		FlushInterval: -1, // at once
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, _ error) {
-			if u, large := r.Context().Value(unsaltedKey{}).(*unsalted); large && u.found.Load() {
-				apart(w, errSalted)
+			if u, large := r.Context().Value(unreadKey{}).(*unread); large && u.found.Load() != nil {
+				apart(w, *u.found.Load())
 				return
 			}
 			if state.Listening() {
@@ -217,20 +218,8 @@ func (h *Handler) servePrompt(w http.ResponseWriter, r *http.Request, t *llamati
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	r = r.WithContext(ctx)
-	body, done, err := h.bodies.read(r)
+	body, of, done := h.body(w, r)
 	if body == nil {
-		done()
-		if err != nil {
-			http.Error(w, "read the request: "+err.Error(), http.StatusBadRequest)
-			return
-		}
-		h.passUnread(w, r, "it is large, or many are")
-		return
-	}
-	of, err := h.tenant(r, body)
-	if err != nil || of != (llamatier.Tenant{}) && h.ours.Shares != "" {
-		done()
-		h.refuse(w, err)
 		return
 	}
 	p, err := readPrompt(r, body, a)

@@ -27,7 +27,7 @@ func (p *prompt) readAnswers() (err error) {
 		return errNotUnderstood
 	}
 	p.Others = maps.Clone(p.in)
-	for _, name := range []string{"prompt", "messages", "tools", "n", "n_cmpl"} {
+	for _, name := range []string{"prompt", "messages", "tools", "n", "n_cmpl", formatMember} {
 		delete(p.Others, name)
 	}
 	return nil

@@ -19,7 +19,7 @@ import (
 )
 
 // twice is a chat for which a client wants two answers.
-var twice = strings.TrimSuffix(chat("a"), "}") + `,"n":2,"n_predict":8,"logprobs":true,"grammar":"g"`
+var twice = strings.TrimSuffix(chat("a"), "}") + `,"n":2,"n_predict":8,"logprobs":true,"grammar":"g","chat_format":99`
 
 // prefilling is an engine that computes 99 tokens of any prompt before it answers a chat. The function returns the
 // bodies of both since the last call, by path.
@@ -73,11 +73,12 @@ func TestAPromptOfSeveralAnswers(t *testing.T) {
 		Grammar     string
 		Logprobs    bool
 		N, Messages json.RawMessage
+		Form        json.RawMessage `json:"chat_format"`
 	}
 	require.NoError(t, json.Unmarshal([]byte(all["/completion"][0]), &before))
 	require.Len(t, before.Prompt, len(twice), "without the last token")
 	require.Equal(t, []any{0, 1, "g", true}, []any{before.Predict, before.Slot, before.Grammar, before.Logprobs})
-	require.Empty(t, string(before.N)+string(before.Messages))
+	require.Empty(t, string(before.N)+string(before.Messages)+string(before.Form))
 
 	status, answer = post(t, c.url+path, twice+`,"stream":true,"return_progress":true}`)
 	require.Equal(t, http.StatusOK, status)

@@ -1,16 +1,11 @@
 package proxy
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/kvtier/kvtier/llamatier"
 )
@@ -19,10 +14,7 @@ import (
 
 const saltMember = "cache_salt"
 
-var (
-	errSalt   = errors.New("cache_salt must be a text, and not an empty one")
-	errSalted = errors.New("the body may have a cache_salt, and cannot be read")
-)
+var errSalt = errors.New("cache_salt must be a text, and not an empty one")
 
 // tenant returns the tenant of a request. A body of nil has no salt.
 func (h *Handler) tenant(r *http.Request, body []byte) (of llamatier.Tenant, err error) {
@@ -64,92 +56,23 @@ func (o Ours) namespace(header http.Header) string {
 	return "key " + string(sum[:])
 }
 
-// saltOf returns the salt in a body, of several the last, as llama-server reads members; "" without one.
+// saltOf returns the salt in a body; "" without one.
 func saltOf(body []byte) (salt string, err error) {
-	if !maySalt(body) {
-		return "", nil
+	value, _, err := memberOf(body, saltMember)
+	if salt = stringOf(value); err == nil && salt == "" && set(value, "") {
+		err = errSalt
 	}
-	dec := json.NewDecoder(bytes.NewReader(body))
-	if begin, err := dec.Token(); err != nil || begin != json.Delim('{') {
-		return "", errSalted
-	}
-	for dec.More() {
-		name, err := dec.Token()
-		var value json.RawMessage
-		if err != nil || dec.Decode(&value) != nil {
-			return "", errSalted
-		}
-		if name != saltMember {
-			continue
-		}
-		if salt = stringOf(value); salt == "" && set(value, "") {
-			return "", errSalt
-		}
-	}
-	if _, err := dec.Token(); err != nil {
-		return "", errSalted
-	}
-	return salt, nil
+	return salt, err
 }
 
-// maySalt reports whether some bytes may have the name of a salt: as it is, or with escapes of letters or of the
-// underscore, which few write.
-func maySalt(body []byte) bool {
-	for _, part := range []string{saltMember, `\u005`, `\u006`, `\u007`} {
-		if bytes.Contains(body, []byte(part)) {
-			return true
-		}
-	}
-	return false
-}
-
-// isObject reports whether a request's body begins as an object of JSON, which llama-server reads whole before it
-// does anything. No other body has a salt, and an upload need not wait for its end.
-func isObject(r *http.Request) bool {
-	start := bufio.NewReader(r.Body)
-	r.Body = joined{start, r.Body}
-	for n := 1; ; n++ {
-		read, err := start.Peek(n)
-		if err != nil {
-			return false
-		}
-		if last := read[n-1]; !strings.ContainsRune(" \t\r\n", rune(last)) {
-			return last == '{'
-		}
-	}
-}
-
-// unsalted is a body that is not read before llama-server gets it. It ends with errSalted where it has a
-// salt, so that llama-server computes nothing.
-type unsalted struct {
-	io.ReadCloser
-	last  []byte // bytes that may begin the name
-	found atomic.Bool
-}
-
-func (u *unsalted) Read(p []byte) (int, error) {
-	n, err := u.ReadCloser.Read(p)
-	u.last = append(u.last, p[:n]...)
-	if bytes.Contains(u.last, []byte(`"`+saltMember+`"`)) {
-		u.found.Store(true)
-	}
-	if u.found.Load() {
-		return 0, errSalted
-	}
-	u.last = slices.Clone(u.last[max(0, len(u.last)-len(saltMember)-1):])
-	return n, err
-}
-
-// unsaltedKey is the key, in a request's context, of an unsalted body.
-type unsaltedKey struct{}
-
-// apart refuses a request that cannot be kept apart from those of other tenants.
+// apart refuses a request that cannot be kept apart from those of other tenants, or whose body cannot be read.
 func apart(w http.ResponseWriter, err error) {
+	var member unreadable
 	switch {
 	case errors.Is(err, errSalt):
 		fails(w, http.StatusBadRequest, `"code":400,"message":"`+err.Error()+`","type":"invalid_request_error"`)
-	case errors.Is(err, errSalted):
-		fails(w, http.StatusNotImplemented, `"code":501,"message":"kvtier cannot read the cache_salt of this request: send JSON of less than 64 MiB, or no salt","type":"not_supported_error"`)
+	case errors.As(err, &member):
+		fails(w, http.StatusNotImplemented, `"code":501,"message":"kvtier cannot read the `+string(member)+` of this request: send JSON of less than 64 MiB, or leave it out","type":"not_supported_error"`)
 	default:
 		fails(w, http.StatusServiceUnavailable, `"code":503,"message":"requests of other tenants run; try again later","type":"unavailable_error"`)
 	}
