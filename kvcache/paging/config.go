@@ -28,6 +28,7 @@ const (
 	// minSelectPages: the first, the newest, and some to choose.
 	minSelectPages = 4
 	maxSelectCells = 1 << 30
+	maxAfter       = 1 << 30
 )
 
 // Config holds the settings of the environment.
@@ -103,6 +104,23 @@ func selectCells() (int, error) {
 	n, err := strconv.Atoi(value)
 	if err != nil || n < 0 || n > maxSelectCells {
 		return 0, fmt.Errorf("OLLAMA_PAGED_SELECT=%q is not a number of tokens from 0 to %d", value, maxSelectCells)
+	}
+	return n, nil
+}
+
+// After reads OLLAMA_PAGED_AFTER, a number of tokens; it is below 0 where the memory of GPUs decides. With
+// OLLAMA_PAGED_SELECT, which tensors cannot do, the default is 0.
+func After() (int, error) {
+	value := env.Value("OLLAMA_PAGED_AFTER")
+	if value == "" {
+		if cells, _ := selectCells(); cells > 0 {
+			return 0, nil
+		}
+		return -1, nil
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 0 || n > maxAfter {
+		return 0, fmt.Errorf("OLLAMA_PAGED_AFTER=%q is not a number of tokens from 0 to %d", value, maxAfter)
 	}
 	return n, nil
 }

@@ -1,0 +1,102 @@
+package e2e
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/internal/ollamatest"
+)
+
+// after are the variables of a server whose K/V is in tensors up to a number of tokens.
+func after(t *testing.T, tokens int, pages float64) []string {
+	t.Helper()
+	return append(paged(t, 64, pages), fmt.Sprintf("OLLAMA_PAGED_AFTER=%d", tokens), "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_DEBUG=1")
+}
+
+var (
+	outgrew = regexp.MustCompile(`kv pager: the K/V outgrew its tensors.* tokens=(\d+)`)
+	// loadingSlot is upstream's line of the tokens of a prompt that a slot holds.
+	loadingSlot = regexp.MustCompile(`msg="loading cache slot" .*used=(\d+)`)
+)
+
+// What fits is stock's own: the same bits. A conversation that outgrows its tensors goes on in pages, in
+// the middle of an answer, and none of it is computed again; what follows agrees with stock.
+func TestPagedAfterTensors(t *testing.T) {
+	stock := startPlain(t, "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_NUM_PARALLEL=1")
+	for _, pages := range []float64{plenty, 1} {
+		t.Run(fmt.Sprint(pages), func(t *testing.T) {
+			s := startPlain(t, after(t, 1024, pages)...)
+			short := prompt(t, 600, 81)
+			requireSame(t, stock.ask(short, 40), s.ask(short, 40), "in tensors")
+			require.Empty(t, outgrew.FindString(s.Logs()))
+
+			long := prompt(t, 1000, 82)
+			want, got := stock.ask(long, 60), s.ask(long, 60)
+			require.Regexp(t, outgrew, s.Logs())
+			requireClose(t, want, got, stockError["f16"])
+			require.Equal(t, want.Logprobs[:10], got.Logprobs[:10], "until then it is in tensors")
+
+			next := long + got.Text + prompt(t, 100, 83)
+			want, got = stock.ask(next, 40), s.ask(next, 40)
+			lines := loadingSlot.FindAllStringSubmatch(s.Logs(), -1)
+			used, err := strconv.Atoi(lines[len(lines)-1][1])
+			require.NoError(t, err)
+			require.Greater(t, used, 1000, "tokens that were not computed again")
+			requireClose(t, want, got, stockError["f16"])
+		})
+	}
+}
+
+// A stored conversation that has no room in tensors is restored into pages, also while others compute,
+// and what goes on from it has the bits of a server that was never killed.
+func TestPagedAfterTensorsWithTiering(t *testing.T) {
+	s := start(t, append(after(t, 1024, plenty), "OLLAMA_NUM_PARALLEL=2")...)
+	text, other := prompt(t, 1500, 84), prompt(t, 400, 85)
+	s.ask(text, 33)
+	s.unload()
+	s.ask(other, 4) // tensors, until the next prompt comes
+	held := s.ask(text, 33)
+	require.Equal(t, 1499, held.restored)
+	s.crash()
+	mark := s.LogMark()
+	together := s.askTogether(requestFor(other, 200), requestFor(text, 33))
+	require.Regexp(t, outgrew, s.Logs()[mark:])
+	require.Regexp(t, `msg="kv tier: restored" slot=\d tokens=1499`, s.Logs()[mark:])
+	requireClose(t, held, together[1], 0.05)
+	s.crash()
+	got := s.ask(text, 33)
+	require.Equal(t, 1499, got.restored)
+	requireSame(t, held, got, "after kill -9")
+}
+
+// Slots that share tensors outgrow them together, whichever of them is longest, and each answer is what
+// it is alone.
+func TestPagedAfterTensorsInParallel(t *testing.T) {
+	s := startPlain(t, append(after(t, 1024, 4), "OLLAMA_NUM_PARALLEL=4")...)
+	stock := startPlain(t, "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_NUM_PARALLEL=1")
+	history := prompt(t, 200, 86)
+	var texts []string
+	for i := range 6 {
+		texts = append(texts, history+prompt(t, 100+30*i, int64(87+i)))
+	}
+	for i, got := range s.askTogether(requestsFor(texts, 120)...) {
+		requireClose(t, stock.ask(texts[i], 120), got, 0.05)
+	}
+	require.Regexp(t, outgrew, s.Logs())
+}
+
+// A shift in tensors, and one in pages after them.
+func TestPagedAfterTensorsShift(t *testing.T) {
+	limit := func(r *ollamatest.Request) { r.Options["num_ctx"] = 512 }
+	text := prompt(t, 500, 94)
+	want := start(t, "OLLAMA_FLASH_ATTENTION=1").ask(text, 120, limit)
+	for slots, tokens := range map[int]int{1: 256, 2: 768} {
+		got := start(t, append(after(t, tokens, 3), fmt.Sprintf("OLLAMA_NUM_PARALLEL=%d", slots))...).ask(text, 120, limit)
+		require.Len(t, got.Logprobs, 120, "generation went on past the context")
+		requireClose(t, want, got, 0.05)
+	}
+}
