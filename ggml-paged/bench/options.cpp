@@ -17,7 +17,7 @@ const char * const usage =
     "  --json FILE        also write the figures to FILE\n"
     "  --spill DIR        also time K and V that are mostly in a file in DIR\n"
     "  --ram-mib N        memory for that (1024, with --quick 128); K and V are 4 times it\n"
-    "  --select N         also time tokens that attend to N cells of these, chosen in pages of 32\n"
+    "  --select N         also time tokens that attend to N cells of these, chosen in blocks of 32\n"
     "  --io-threads N     the pager's threads (3), and those of the direct reads\n"
     "  --page N           cells of a page (2048)\n"
     "  --fio              run fio in DIR too\n"

@@ -32,10 +32,10 @@
 // With kvp_params.select_cells, queries that kvp_batch_desc.q_select marks attend to about so
 // many cells, in blocks of page_cells positions of their sequence: those with the first positions
 // and the newest, and of the others those with the greatest bounds of scores, by the least and
-// greatest value of each channel of their keys. Pages without such cells are not read. This is not
-// exact, and what it leaves out has no bound. The choice of a query depends on its own row and on
-// the rows of its sequence and their positions: not on where in the cells these are, on which
-// pages are in memory, nor on other queries. Ops with ALiBi attend to all.
+// greatest value of each channel of their keys, which are read once for that. This is not exact,
+// and what it leaves out has no bound. The choice of a query depends on its own row and on the
+// rows of its sequence and their positions: not on where in the cells these are, on which pages
+// are in memory, nor on other queries. Ops with ALiBi attend to all.
 #pragma once
 
 #include "kv_pager.h"
@@ -138,8 +138,8 @@ const kvp_params * kvp_op_params(const kvp_op * op);
 kvp_batch        * kvp_op_batch(const kvp_op * op);
 kvp_pager        * kvp_op_pager(const kvp_op * op);
 
-// kvp_op_chooses returns whether queries of an op choose, which only the CPU
-// does: a device attends to all.
+// kvp_op_chooses returns whether queries of an op may choose. Only the CPU computes
+// such an op.
 int  kvp_op_chooses(const kvp_op * op);
 
 // kvp_select_stats are the counts of choices of a pager's ops so far.

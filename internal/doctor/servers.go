@@ -110,7 +110,7 @@ var known = map[string][]string{
 		"INSTANCE_ID", "METRICS_ADDR",
 		"CACHE_TYPE", // Ollama's own
 	},
-	"OLLAMA_PAGED_": {"ATTN", "CHUNK_SIZE", "HOST_GB", "VRAM_GB", "CPU_WORKERS", "SELECT", "SPILL_DIR", "SPILL_GB"},
+	"OLLAMA_PAGED_": {"AFTER", "ATTN", "CHUNK_SIZE", "HOST_GB", "VRAM_GB", "CPU_WORKERS", "SELECT", "SPILL_DIR", "SPILL_GB"},
 }
 
 // unknownName reports whether a name looks like one of ours and is none.

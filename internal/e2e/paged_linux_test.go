@@ -164,7 +164,7 @@ func TestPagedTogetherWithTiering(t *testing.T) {
 	}
 }
 
-// A new token that attends to chosen pages attends to the same ones with any pages in memory, and
+// A new token that attends to chosen cells attends to the same ones with any pages in memory, and
 // after kill -9; and what it computed so is not found without choices.
 func TestPagedSelect(t *testing.T) {
 	const budget = 512

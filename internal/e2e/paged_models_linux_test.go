@@ -213,3 +213,31 @@ func TestShiftedTextWithPagedAttention(t *testing.T) {
 	plain := modelServer{startOptions(t, "", ollamatest.Options{Env: []string{"OLLAMA_NEW_ENGINE=1", "OLLAMA_NUM_PARALLEL=1"}})}
 	requireMovedAsComputed(t, plain.loadListening(t, "qwen3", 0), s.loadListening(t, "qwen3", 0), 2*differ)
 }
+
+// Of models with recurrent layers the attention layers are paged. They cannot shift.
+func TestPagedHybrids(t *testing.T) {
+	for _, arch := range []string{"lfm2", "qwen3next"} {
+		t.Run(arch, func(t *testing.T) {
+			m := newPagedModel(t, testmodel.Shape{Arch: arch, Seed: 3})
+			m.converse(t)
+			t.Run("tiering", m.tiered)
+		})
+	}
+}
+
+// tiered restores rows into pages, and what the model keeps beside them, after kill -9.
+func (m pagedModel) tiered(t *testing.T) {
+	byName := func(r *ollamatest.Request) { r.Model = m.shape.Arch }
+	text := m.prompt(t, 1500, 300)
+	for _, tokens := range []int{0, 1024} {
+		s := start(t, append(append(after(t, tokens, plenty), fmt.Sprintf("OLLAMA_PAGED_CHUNK_SIZE=%d", modelPageCells)), m.env...)...)
+		s.create(m.shape.Arch, m.gguf)
+		held := s.ask(text, 33, byName)
+		require.NoError(t, s.Unload(s.context(), m.shape.Arch))
+		s.crash()
+		got := s.ask(text, 33, byName)
+		require.GreaterOrEqual(t, got.restored, 1024) // states are stored where pages end
+		requireClose(t, held, got, stockError["f16"])
+		require.Contains(t, s.Logs(), "kv pager: on")
+	}
+}

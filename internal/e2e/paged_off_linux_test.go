@@ -23,8 +23,6 @@ var unpageable = []struct {
 	env    []string
 	reason string
 }{
-	{"qwen3next", testmodel.Shape{Arch: "qwen3next", Seed: 3}, nil, "state that is not attention over its past"},
-	{"lfm2", testmodel.Shape{Arch: "lfm2", Seed: 3}, nil, "state that is not attention over its past"},
 	{"heads of 40", testmodel.Shape{Arch: "qwen3", Layers: 3, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 40, Seed: 1}, nil, "heads of a multiple of 16 elements; the model's have 40"},
 	{"heads of 40, without flash attention", testmodel.Shape{Arch: "llama", Layers: 3, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 40, Seed: 1}, []string{"OLLAMA_NEW_ENGINE=1"}, "heads of a multiple of 16 elements; the model's have 40"},
 	{"flash attention off", testmodel.Shape{Arch: "qwen3", Layers: 3, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Seed: 1}, []string{"OLLAMA_FLASH_ATTENTION=0"}, "OLLAMA_FLASH_ATTENTION turns flash attention off"},

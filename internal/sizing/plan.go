@@ -252,10 +252,9 @@ const (
 // tiered nor paged nor elastic, unless OLLAMA_NEW_ENGINE=1 is set.
 var oldEngine = []string{"llama", "qwen2"}
 
-// unpaged are architectures that paged attention cannot compute: they keep recurrent state, mask their
-// scores themselves (gemma2), or have K and V heads of different lengths (deepseek2). Their models are
-// loaded without it.
-var unpaged = []string{"deepseek2", "gemma2", "lfm2", "nemotron_h", "qwen35", "qwen3next"}
+// unpaged are architectures that paged attention cannot compute: they mask their scores themselves (gemma2),
+// or have K and V heads of different lengths (deepseek2). Their models are loaded without it.
+var unpaged = []string{"deepseek2", "gemma2"}
 
 func (p *Plan) settings(in *Input) {
 	set := func(name, value, why string) { p.Settings = append(p.Settings, Setting{name, value, why}) }

@@ -60,7 +60,7 @@ struct batch_data {
     std::vector<uint32_t>              list;     // pages that any query sees
     std::vector<uint32_t>              put_order;// queries in the order of their cells
     std::vector<uint64_t>              live;     // bit per cell of the range: any query sees the cell
-    std::shared_ptr<query_lists>       lists;    // made when first asked for, see seen_by
+    std::shared_ptr<query_lists>       lists;    // made when first asked for, see lists_of
 };
 
 struct run;           // a forward pass of one op, see cpu/team.h
@@ -108,7 +108,7 @@ kvp_class class_of(const batch_data & data, uint32_t page, uint32_t first, uint3
 // find_live determines the cells and pages that any query sees.
 void find_live(batch_data & data);
 
-// lists_of are the blocks that choices compare, by position.
+// lists_of are the cells that each choosing query sees, by position: made at the first call.
 const query_lists & lists_of(const batch_data & data);
 
 // part_of is the data of n queries alone.

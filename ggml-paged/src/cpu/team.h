@@ -24,7 +24,7 @@ struct run {
     bool                              refused = false;  // decided before any thread begins
     std::atomic<uint32_t>             next_span{0};
     std::unique_ptr<choice>           choosing;         // see cpu/chosen.cpp
-    std::vector<float>                scratch;          // of a query that chooses
+    std::vector<float>                scratch;          // the plan's bytes, for a query that chooses
     std::vector<const position_block *> unbounded;      // blocks whose bounds are to be computed
     std::atomic<uint32_t>             next_unbounded{0};
     uint32_t                          entered = 0;  // guarded by the registry's mutex

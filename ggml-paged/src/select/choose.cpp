@@ -40,8 +40,8 @@ float dot(const float * a, const float * b, uint32_t n) {
     return sums[0];
 }
 
-// finite turns what rows that are not finite give into an extreme.
-float finite(float score) {
+// not_nan turns what rows that are not finite give into an extreme.
+float not_nan(float score) {
     return std::isnan(score) ? INFINITY : score;
 }
 
@@ -99,7 +99,7 @@ void choice::score_blocks(uint32_t first, uint32_t end) {
             if (h % gqa == 0) {
                 f16_to_floats(bounds + (size_t) h / gqa * n, row.data(), n);
             }
-            float score = finite(dot(q.data() + (size_t) h * n, row.data(), n));
+            float score = not_nan(dot(q.data() + (size_t) h * n, row.data(), n));
             if (op.params.softcap > 0) {
                 score = op.params.softcap * std::tanh(score / op.params.softcap);
             }
