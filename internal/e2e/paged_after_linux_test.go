@@ -74,19 +74,26 @@ func TestPagedAfterTensorsWithTiering(t *testing.T) {
 }
 
 // Slots that share tensors outgrow them together, whichever of them is longest, and each answer is what
-// it is alone.
+// it is alone; also on a GPU, which still computes when the next batch is built.
 func TestPagedAfterTensorsInParallel(t *testing.T) {
-	s := startPlain(t, append(after(t, 1024, 4), "OLLAMA_NUM_PARALLEL=4")...)
-	stock := startPlain(t, "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_NUM_PARALLEL=1")
-	history := prompt(t, 200, 86)
-	var texts []string
-	for i := range 6 {
-		texts = append(texts, history+prompt(t, 100+30*i, int64(87+i)))
+	for where, startAt := range map[string]func(t *testing.T, env ...string) *server{
+		"CPU": startPlain,
+		"GPU": func(t *testing.T, env ...string) *server { return startOnDevice(t, 1, env...) },
+	} {
+		t.Run(where, func(t *testing.T) {
+			s := startAt(t, append(after(t, 1024, 4), "OLLAMA_NUM_PARALLEL=4")...)
+			stock := startAt(t, "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_NUM_PARALLEL=1")
+			history := prompt(t, 200, 86)
+			var texts []string
+			for i := range 6 {
+				texts = append(texts, history+prompt(t, 100+30*i, int64(87+i)))
+			}
+			for i, got := range s.askTogether(requestsFor(texts, 120)...) {
+				requireClose(t, stock.ask(texts[i], 120), got, 0.05)
+			}
+			require.Regexp(t, outgrew, s.Logs())
+		})
 	}
-	for i, got := range s.askTogether(requestsFor(texts, 120)...) {
-		requireClose(t, stock.ask(texts[i], 120), got, 0.05)
-	}
-	require.Regexp(t, outgrew, s.Logs())
 }
 
 // A shift in tensors, and one in pages after them.
@@ -99,4 +106,32 @@ func TestPagedAfterTensorsShift(t *testing.T) {
 		require.Len(t, got.Logprobs, 120, "generation went on past the context")
 		requireClose(t, want, got, 0.05)
 	}
+}
+
+// On a GPU with room for all K/V paged attention changes nothing, to the bit. On one with less K/V has
+// tensors for as many tokens as fit; a conversation that outgrows them goes on in pages.
+func TestPagedAfterTheMemoryOfAGPU(t *testing.T) {
+	const (
+		context = 16384            // 24 MiB of K/V
+		beside  = (457 + 24) << 20 // what Ollama leaves free, and the model with its graph
+	)
+	long := func(r *ollamatest.Request) { r.Options["num_ctx"] = context }
+	short, text := prompt(t, 600, 95), prompt(t, 4000, 96)
+	stock := startOnDevice(t, 1, "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_NUM_PARALLEL=1")
+	wantShort, want := stock.ask(short, 20, long), stock.ask(text, 60, long)
+
+	large := startOnDevice(t, 1, append(paged(t, 64, plenty), "OLLAMA_FLASH_ATTENTION=1")...)
+	requireSame(t, wantShort, large.ask(short, 20, long), "with room for all")
+	requireSame(t, want, large.ask(text, 60, long), "with room for all")
+	require.Contains(t, large.Logs(), "kv pager: not needed")
+
+	small := startOnDevice(t, 1, append(paged(t, 64, plenty), "OLLAMA_FLASH_ATTENTION=1", fmt.Sprint("FAKEGPU_MEMORY=", beside+3<<20))...)
+	requireSame(t, wantShort, small.ask(short, 20, long), "in tensors")
+	small.requireOnDevice(false)
+	tokens, err := strconv.Atoi(regexp.MustCompile(`tensor_tokens=(\d+)`).FindStringSubmatch(small.Logs())[1])
+	require.NoError(t, err)
+	require.InDelta(t, 2200, tokens, 1500, "tokens in tensors")
+	require.Empty(t, outgrew.FindString(small.Logs()))
+	requireClose(t, want, small.ask(text, 60, long), stockError["f16"])
+	require.Regexp(t, outgrew, small.Logs())
 }

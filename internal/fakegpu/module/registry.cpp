@@ -2,8 +2,10 @@
 #include <string>
 #include <vector>
 
+#include "cpu.h"
 #include "device.h"
 #include "driver.h"
+#include "ggml-paged.h"
 #include "settings.h"
 
 namespace fakegpu {
@@ -29,7 +31,11 @@ static ggml_backend_feature * get_features(ggml_backend_reg_t) {
     return features;
 }
 
+// get_proc_address has what the CPU has of paged attention: pages are no work for the card, see support.cpp.
 static void * get_proc_address(ggml_backend_reg_t, const char * name) {
+    if (std::string(name) == GGML_PAGED_PROC_NAME) {
+        return cpu_device()->reg->iface.get_proc_address(cpu_device()->reg, name);
+    }
     return std::string(name) == "ggml_backend_get_features" ? (void *) get_features : nullptr;
 }
 
