@@ -22,6 +22,7 @@ import (
 	"github.com/kvtier/kvtier/internal/progress"
 	"github.com/kvtier/kvtier/internal/sizing"
 	"github.com/kvtier/kvtier/internal/tierenv"
+	"github.com/kvtier/kvtier/pagedenv"
 	"github.com/kvtier/kvtier/rates"
 	"github.com/kvtier/kvtier/telemetry/show"
 )
@@ -233,42 +234,25 @@ func readEngine(in *sizing.Input, at *storage) error {
 	return nil
 }
 
-// pagedCells is the number of tokens of a page of paged attention, refused as a runner refuses it.
+// pagedCells is the number of tokens of a page of paged attention.
 func pagedCells() (sizing.Figure, error) {
 	const size, choice = "OLLAMA_PAGED_CHUNK_SIZE", "OLLAMA_PAGED_SELECT"
-	cells := sizing.Figure{Value: sizing.PagedCellsDefault, Unit: sizing.Tokens, Origin: sizing.Read, From: "default of " + size}
-	var chosen int64
-	if value := env.Value(choice); value != "" {
-		n, err := strconv.ParseInt(value, 10, 64)
-		if err != nil || n < 0 || n > 1<<30 {
-			return cells, fmt.Errorf("%s=%q is not a number of tokens from 0 to %d", choice, value, 1<<30)
-		}
-		if chosen = n; chosen > 0 {
-			cells.Value, cells.From = sizing.SelectCellsDefault, cells.From+" with "+choice
-		}
+	page, selected, err := pagedenv.Cells()
+	cells := sizing.Figure{Value: float64(page), Unit: sizing.Tokens, Origin: sizing.Read, From: "default of " + size}
+	switch {
+	case env.Value(size) != "":
+		cells.Origin, cells.From = sizing.Given, size
+	case selected > 0:
+		cells.From += " with " + choice
 	}
-	if value := env.Value(size); value != "" {
-		n, err := strconv.ParseInt(value, 10, 64)
-		if err != nil || n < 16 || n > 65536 || n&(n-1) != 0 {
-			return cells, fmt.Errorf("%s=%q is not a power of two from 16 to 65536", size, value)
-		}
-		cells.Value, cells.Origin, cells.From = float64(n), sizing.Given, size
-	}
-	if least := 4 * int64(cells.Value); chosen > 0 && chosen < least {
-		return cells, fmt.Errorf("%s=%d is less than %d, four pages of %v tokens", choice, chosen, least, cells.Value)
-	}
-	return cells, nil
+	return cells, err
 }
 
 func gigabytes(name string) (int64, error) { return env.Gigabytes(name, 0) }
 
-// hostBytes reads a size in GB, of a byte or more.
-func hostBytes(name string) (int64, error) {
-	n, err := gigabytes(name)
-	if err == nil && n == 0 {
-		err = fmt.Errorf("%s=%q is not a size of a byte or more, in gigabytes", name, env.Value(name))
-	}
-	return n, err
+func hostBytes(string) (int64, error) {
+	n, err := pagedenv.HostBytes()
+	return int64(n), err
 }
 
 // mebibytes reads a size in MiB, of less than 2^59 bytes.

@@ -17,6 +17,7 @@ import (
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/kvcache/paging"
 	"github.com/kvtier/kvtier/llamatier/launch"
+	"github.com/kvtier/kvtier/pagedenv"
 	"github.com/kvtier/kvtier/telemetry"
 	"github.com/kvtier/kvtier/telemetry/expose"
 )
@@ -117,8 +118,8 @@ func TestDefaults(t *testing.T) {
 
 	require.False(t, paging.Enabled())
 	require.Equal(t, "0", said["OLLAMA_PAGED_ATTN"])
-	require.Equal(t, strconv.Itoa(paging.DefaultPageCells), said["OLLAMA_PAGED_CHUNK_SIZE"])
-	require.Contains(t, said["OLLAMA_PAGED_HOST_GB"], strconv.Itoa(paging.DefaultHostBytes/gb)+",")
+	require.Equal(t, strconv.Itoa(pagedenv.DefaultPageCells), said["OLLAMA_PAGED_CHUNK_SIZE"])
+	require.Contains(t, said["OLLAMA_PAGED_HOST_GB"], strconv.Itoa(pagedenv.DefaultHostBytes/gb)+",")
 }
 
 func TestRequestOption(t *testing.T) {

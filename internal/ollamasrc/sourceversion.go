@@ -12,7 +12,7 @@ import (
 // only kvtier's programs and tests use are left out by name: a package that is not named
 // counts.
 var linked = append(
-	[]string{"diskstore", "elastic", "engine", "ggml-paged", "internal", "kvcache", "patches", "rates", "telemetry", "go.mod", "go.sum"},
+	[]string{"diskstore", "elastic", "engine", "ggml-paged", "internal", "kvcache", "pagedenv", "patches", "rates", "telemetry", "go.mod", "go.sum"},
 	except(
 		"internal/bench/**", "internal/cli/**", "internal/docs/**", "internal/e2e/**", "internal/llamae2e/**",
 		"internal/llamatest/**", "internal/mounts/**", "internal/ollamasrc/**", "internal/ollamatest/**", "internal/progress/**",

@@ -3,6 +3,8 @@ package sizing
 import (
 	"math"
 	"slices"
+
+	"github.com/kvtier/kvtier/pagedenv"
 )
 
 // Engine is how a patched release holds the K/V of all slots, with elastic memory or paged attention. A figure
@@ -17,19 +19,11 @@ type Engine struct {
 	Otherwise string  `json:"otherwise"`  // without support of the model or the machine
 }
 
-// PagedCellsDefault is the default of OLLAMA_PAGED_CHUNK_SIZE, in tokens, and SelectCellsDefault that with
-// OLLAMA_PAGED_SELECT.
-const (
-	PagedCellsDefault  = 2048
-	SelectCellsDefault = 32
-)
-
 const (
 	elasticCells = 256 // of a block, which gets and loses its memory at once
 
-	pagedHostDefault = 8e9       // bytes, of OLLAMA_PAGED_HOST_GB
-	reserveShare     = 16        // of the card: what pages leave free
-	reserveMin       = 512 << 20 // bytes of it
+	reserveShare = 16        // of the card: what pages leave free
+	reserveMin   = 512 << 20 // bytes of it
 )
 
 // engines adds what the settings, or the plan's own, ask for.
@@ -64,7 +58,7 @@ func (p *Plan) pagedEngine(in *Input, planned bool) Engine {
 	case in.Hot.Origin != "":
 		e.Memory = &Figure{max(2*page, in.Hot.Value*float64(whole)), Bytes, weakest(in.Hot), in.Hot.From + ", if half of the available memory is more"}
 	default:
-		e.Memory = &Figure{pagedHostDefault, Bytes, Assumed, "half of the available memory is more"}
+		e.Memory = &Figure{pagedenv.DefaultHostBytes, Bytes, Assumed, "half of the available memory is more"}
 	}
 	e.Video = p.videoPages(in)
 	return e

@@ -7,6 +7,8 @@ import (
 
 	"github.com/ollama/ollama/fs/ggml"
 	"github.com/stretchr/testify/require"
+
+	"github.com/kvtier/kvtier/pagedenv"
 )
 
 func given(v float64, unit string) Figure { return Figure{v, unit, Given, "--flag"} }
@@ -15,7 +17,7 @@ func given(v float64, unit string) Figure { return Figure{v, unit, Given, "--fla
 func eightB(t *testing.T) Input {
 	return Input{
 		Model: "8b", Shape: shapeOf(t, model("llama", 32, 8, 128, nil)), Weights: Figure{4.9e9, Bytes, Read, "the file"},
-		CacheType: "f16", Context: given(131072, Tokens), Slots: given(1, Count), PageTokens: 256, PagedCells: given(PagedCellsDefault, Tokens),
+		CacheType: "f16", Context: given(131072, Tokens), Slots: given(1, Count), PageTokens: 256, PagedCells: given(pagedenv.DefaultPageCells, Tokens),
 		Encoded: Figure{1, Ratio, Computed, "not compressed"}, Written: Figure{600e12, Bytes, Assumed, "a common drive"},
 	}
 }

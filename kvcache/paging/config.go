@@ -5,30 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"unsafe"
 
 	"github.com/kvtier/kvtier/diskstore/vfs"
 	"github.com/kvtier/kvtier/ggml-paged/pager"
 	"github.com/kvtier/kvtier/internal/env"
 	"github.com/kvtier/kvtier/internal/memory"
-)
-
-const (
-	// DefaultPageCells is the default of OLLAMA_PAGED_CHUNK_SIZE, in cells.
-	DefaultPageCells = 2048
-	// SelectPageCells is that default with OLLAMA_PAGED_SELECT: the bounds of fewer keys are tighter,
-	// and of more keys take less memory.
-	SelectPageCells = 32
-	// DefaultHostBytes bounds the memory used when OLLAMA_PAGED_HOST_GB is not set.
-	DefaultHostBytes = 8 * env.BytesPerGB
-
-	minPageCells, maxPageCells = 16, 65536
-
-	// minSelectPages: the first, the newest, and some to choose.
-	minSelectPages = 4
-	maxSelectCells = 1 << 30
-	maxAfter       = 1 << 30
+	"github.com/kvtier/kvtier/pagedenv"
 )
 
 // Config holds the settings of the environment.
@@ -58,27 +41,14 @@ func FromEnvironment() (Config, error) {
 	if err := pager.Here(); err != nil {
 		return Config{}, err
 	}
-	cells, err := selectCells()
-	c := Config{PageCells: DefaultPageCells, SelectCells: cells}
-	if c.SelectCells > 0 {
-		c.PageCells = SelectPageCells
-	}
+	page, selected, err := pagedenv.Cells()
+	c := Config{PageCells: page, SelectCells: selected}
 	_, unclear := env.Bool("OLLAMA_PAGED_ATTN")
 	errs := []error{err, unclear}
-	if value := env.Value("OLLAMA_PAGED_CHUNK_SIZE"); value != "" {
-		n, err := strconv.Atoi(value)
-		if err != nil || n < minPageCells || n > maxPageCells || n&(n-1) != 0 {
-			errs = append(errs, fmt.Errorf("OLLAMA_PAGED_CHUNK_SIZE=%q is not a power of two from %d to %d", value, minPageCells, maxPageCells))
-		}
-		c.PageCells = n
-	}
-	if least := minSelectPages * c.PageCells; c.SelectCells > 0 && c.SelectCells < least {
-		errs = append(errs, fmt.Errorf("OLLAMA_PAGED_SELECT=%d is less than %d, four pages of %d tokens", c.SelectCells, least, c.PageCells))
-	}
-	host, err := gigabytes("OLLAMA_PAGED_HOST_GB")
+	host, err := pagedenv.HostBytes()
 	errs = append(errs, err)
-	spill, err := gigabytes("OLLAMA_PAGED_SPILL_GB")
-	errs = append(errs, err)
+	spill, errSpill := pagedenv.SpillBytes()
+	errs = append(errs, errSpill)
 	c.HostBytes, c.SpillBytes = host, spill
 	if host == 0 && err == nil {
 		c.HostBytes, err = defaultHostBytes()
@@ -95,36 +65,6 @@ func FromEnvironment() (Config, error) {
 	return c, errors.Join(errs...)
 }
 
-// selectCells reads OLLAMA_PAGED_SELECT; 0 for an unset variable, or for 0.
-func selectCells() (int, error) {
-	value := env.Value("OLLAMA_PAGED_SELECT")
-	if value == "" {
-		return 0, nil
-	}
-	n, err := strconv.Atoi(value)
-	if err != nil || n < 0 || n > maxSelectCells {
-		return 0, fmt.Errorf("OLLAMA_PAGED_SELECT=%q is not a number of tokens from 0 to %d", value, maxSelectCells)
-	}
-	return n, nil
-}
-
-// After reads OLLAMA_PAGED_AFTER, a number of tokens; it is below 0 where the memory of GPUs decides. With
-// OLLAMA_PAGED_SELECT, which tensors cannot do, the default is 0.
-func After() (int, error) {
-	value := env.Value("OLLAMA_PAGED_AFTER")
-	if value == "" {
-		if cells, _ := selectCells(); cells > 0 {
-			return 0, nil
-		}
-		return -1, nil
-	}
-	n, err := strconv.Atoi(value)
-	if err != nil || n < 0 || n > maxAfter {
-		return 0, fmt.Errorf("OLLAMA_PAGED_AFTER=%q is not a number of tokens from 0 to %d", value, maxAfter)
-	}
-	return n, nil
-}
-
 // Numerics names what decides the bits of K/V that a runner with pages computes, for the identity of
 // stored pages: pages that were computed in another way are not found.
 func Numerics() string {
@@ -134,21 +74,12 @@ func Numerics() string {
 	return "paged"
 }
 
-// gigabytes reads a size of a byte or more in GB and returns bytes; 0 for an unset variable.
-func gigabytes(name string) (uint64, error) {
-	bytes, err := env.Gigabytes(name, 0)
-	if value := env.Value(name); err != nil || value != "" && bytes == 0 {
-		return 0, fmt.Errorf("%s=%q is not a size of a byte or more, in gigabytes", name, value)
-	}
-	return uint64(bytes), nil
-}
-
 func defaultHostBytes() (uint64, error) {
 	available, err := memory.Available()
 	if err != nil {
 		return 0, fmt.Errorf("find out how much memory is available: %w; set OLLAMA_PAGED_HOST_GB", err)
 	}
-	return min(DefaultHostBytes, available/2), nil
+	return min(pagedenv.DefaultHostBytes, available/2), nil
 }
 
 func defaultSpillDir() (string, error) {

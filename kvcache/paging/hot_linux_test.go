@@ -9,6 +9,7 @@ import (
 	"github.com/kvtier/kvtier/ggml-paged/pager"
 	"github.com/kvtier/kvtier/internal/testmodel"
 	"github.com/kvtier/kvtier/internal/tierenv/tierenvtest"
+	"github.com/kvtier/kvtier/pagedenv"
 )
 
 // HOT is the pager's memory, at least two pages of a layer, unless OLLAMA_PAGED_HOST_GB is set.
@@ -52,7 +53,7 @@ func TestHotOfAHugeContext(t *testing.T) {
 	require.NoError(t, testmodel.Write(path, wide))
 	tierenvtest.Set(t, map[string]string{"OLLAMA_KV_TIERING": "1", "OLLAMA_KV_TIER_SPLIT": "90,0,10"})
 	const cells = 1 << 31 // 512 GiB
-	_, hot, err := hotOf(path, cells, "f16", DefaultPageCells)
+	_, hot, err := hotOf(path, cells, "f16", pagedenv.DefaultPageCells)
 	require.NoError(t, err)
-	require.Less(t, Config{PageCells: DefaultPageCells}.ForModel(path, cells, "f16").HostBytes, hot)
+	require.Less(t, Config{PageCells: pagedenv.DefaultPageCells}.ForModel(path, cells, "f16").HostBytes, hot)
 }
