@@ -259,6 +259,7 @@ func TestKvtierLimit(t *testing.T) {
 	k := buildTool(t, t.TempDir())
 	s.ask(prompt(t, 900, 250), 1)
 	name := s.segment().Name
+	s.await(name, func(now segment.Segment) bool { return now.Used == 3<<19 })
 	list := k.run(0, "limit")
 	require.Contains(t, list, "NAME")
 	require.Regexp(t, name+` +.*\b`+model+`:latest +\d+ +1\.5 MiB +0 B +6\.0 MiB +live`, list)

@@ -81,6 +81,7 @@ func pairSetup(t *testing.T, m soakModel, pair pairs.Pair, seed uint64) soakSetu
 	}
 	if pair.Has(pairs.Paged) {
 		s.tier = append(s.tier, paged(t, 64, plenty)...)
+		s.tier = append(s.tier, fmt.Sprint("OLLAMA_PAGED_AFTER=", int(seed%3)*slots*soakContext/4)) // of slots*soakContext
 		s.common = append(s.common, "OLLAMA_FLASH_ATTENTION=1")
 	}
 	for _, name := range pair.Env() {
