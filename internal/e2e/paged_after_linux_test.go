@@ -78,7 +78,7 @@ func TestPagedAfterTensorsWithTiering(t *testing.T) {
 func TestPagedAfterTensorsInParallel(t *testing.T) {
 	for where, startAt := range map[string]func(t *testing.T, env ...string) *server{
 		"CPU": startPlain,
-		"GPU": func(t *testing.T, env ...string) *server { return startOnDevice(t, 1, env...) },
+		"GPU": func(t *testing.T, env ...string) *server { return startOnDevice(t, 1, append(env, "FAKEGPU_PAGED=1")...) },
 	} {
 		t.Run(where, func(t *testing.T) {
 			s := startAt(t, append(after(t, 1024, 4), "OLLAMA_NUM_PARALLEL=4")...)
@@ -120,12 +120,12 @@ func TestPagedAfterTheMemoryOfAGPU(t *testing.T) {
 	stock := startOnDevice(t, 1, "OLLAMA_FLASH_ATTENTION=1", "OLLAMA_NUM_PARALLEL=1")
 	wantShort, want := stock.ask(short, 20, long), stock.ask(text, 60, long)
 
-	large := startOnDevice(t, 1, append(paged(t, 64, plenty), "OLLAMA_FLASH_ATTENTION=1")...)
+	large := startOnDevice(t, 1, append(paged(t, 64, plenty), "OLLAMA_FLASH_ATTENTION=1", "FAKEGPU_PAGED=1")...)
 	requireSame(t, wantShort, large.ask(short, 20, long), "with room for all")
 	requireSame(t, want, large.ask(text, 60, long), "with room for all")
 	require.Contains(t, large.Logs(), "kv pager: not needed")
 
-	small := startOnDevice(t, 1, append(paged(t, 64, plenty), "OLLAMA_FLASH_ATTENTION=1", fmt.Sprint("FAKEGPU_MEMORY=", beside+3<<20))...)
+	small := startOnDevice(t, 1, append(paged(t, 64, plenty), "OLLAMA_FLASH_ATTENTION=1", "FAKEGPU_PAGED=1", fmt.Sprint("FAKEGPU_MEMORY=", beside+3<<20))...)
 	requireSame(t, wantShort, small.ask(short, 20, long), "in tensors")
 	small.requireOnDevice(false)
 	tokens, err := strconv.Atoi(regexp.MustCompile(`tensor_tokens=(\d+)`).FindStringSubmatch(small.Logs())[1])

@@ -31,9 +31,9 @@ static ggml_backend_feature * get_features(ggml_backend_reg_t) {
     return features;
 }
 
-// get_proc_address has what the CPU has of paged attention: pages are no work for the card, see support.cpp.
+// get_proc_address may have what the CPU has of paged attention: pages are no work for the card, see support.cpp.
 static void * get_proc_address(ggml_backend_reg_t, const char * name) {
-    if (std::string(name) == GGML_PAGED_PROC_NAME) {
+    if (settings().paged && std::string(name) == GGML_PAGED_PROC_NAME) {
         return cpu_device()->reg->iface.get_proc_address(cpu_device()->reg, name);
     }
     return std::string(name) == "ggml_backend_get_features" ? (void *) get_features : nullptr;

@@ -22,6 +22,7 @@ const Settings & settings() {
         number("FAKEGPU_MEMORY", size_t(8) << 30),
         (unsigned) number("FAKEGPU_DELAY_US", 200),
         (int) std::max<size_t>(number("FAKEGPU_THREADS", 1), 1),
+        number("FAKEGPU_PAGED", 0) != 0,
         text("FAKEGPU_DIR"),
         text("FAKEGPU_DRIVER"),
     };

@@ -14,6 +14,7 @@ struct Settings {
     size_t      memory;   // FAKEGPU_MEMORY, bytes of each device, 8 GiB
     unsigned    delay_us; // FAKEGPU_DELAY_US, 200: the mean sleep before a graph
     int         threads;  // FAKEGPU_THREADS, 1: of the CPU backend that computes
+    bool        paged;    // FAKEGPU_PAGED, 0: pages are attended to on the CPU, else not at all
     std::string dir;      // FAKEGPU_DIR: where processes tell each other their use
     std::string driver;   // FAKEGPU_DRIVER: a library of fakecuda
 };
