@@ -50,7 +50,7 @@ Files of this package, by their purpose:
 	absent.go                 why a page is not there
 	reclaim.go                unused fingerprints, that people remove
 	recent.go, ahead.go       recent pages, and reading before somebody asks
-	root_ops.go               the store for tools
+	root_ops.go, vectors.go   the store for tools; vectors beside pages, by which they search
 	stats.go                  its numbers
 
 A Store looks up, reads and puts pages, and puts its parts together. A lookup and a reader see the part that

@@ -201,6 +201,12 @@ func Note(t Tier, name pagefile.Name, used time.Time) bool {
 	return ok && n.Note(name, used)
 }
 
+// Accompanied is a Tier that keeps something beside pages, which goes with them. Info.Physical of ListShard
+// includes it, that of Find does not.
+type Accompanied interface {
+	Beside(ctx context.Context, page pagefile.Name) int64 // physical bytes
+}
+
 // Collected is a Tier of which one machine at a time removes files, and which tells its own time.
 type Collected interface {
 	Lock(ctx context.Context) (release func(), err error) // as that of [Disk], or ErrUncollected

@@ -173,6 +173,9 @@ func (t *Tier) dropIf(ctx context.Context, info tier.Info, same func(now tier.In
 	if !same(now) {
 		return none, tier.ErrReplaced
 	}
+	if a, ok := t.Tier.(tier.Accompanied); ok {
+		now.Physical += a.Beside(ctx, now.Name)
+	}
 	ours, err := t.Tier.Remove(ctx, now)
 	if !ours {
 		return none, err

@@ -11,6 +11,7 @@ A Tier is made of parts. Each sees the root and what else it needs, and none the
 	root.go, watch.go  the root: safe, and still the same directory; directories below it
 	tier.go, upload.go one file: look-up, reading, writing
 	list.go            every file below the root, and what it is
+	vectors.go         vectors of pages, which kvtier search makes
 	branches.go        empty files that lead to pages and tails
 	account.go         the ledger's bytes, replaced under a lock
 	move.go            files that leave their place; quarantine

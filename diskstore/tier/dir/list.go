@@ -18,6 +18,7 @@ const (
 	entryOwn         entryKind = iota // a directory, a branch, or a file in which stores keep a lock, a count or a list
 	EntryPage                         // a file in the place of a page or tail
 	EntryManifest                     // a fingerprint's manifest.json
+	EntryVectors                      // the vectors of a page or tail
 	EntryTemp                         // a file in the temporary directory, or one that an NFS client removes when it is closed
 	EntryQuarantined                  // a file in quarantine
 	EntryLost                         // a page file in a directory that no look-up reads
@@ -184,8 +185,15 @@ func (r *root) inTails(fp pagefile.Key) level {
 // inPages is the level of page files; like has every field of their names except Key.
 func (r *root) inPages(like pagefile.Name) level {
 	return func(base string, e *Entry) level {
-		key, ok := parsePageFile(base)
 		e.Name = like
+		if key, ok := parseFile(base, vectorsExt); ok {
+			e.Name.Key = key
+			if e.Info.Mode().IsRegular() && e.Path == filepath.Join(r.base, vectorsPath(e.Name)) {
+				e.Kind = EntryVectors
+			}
+			return nil
+		}
+		key, ok := parseFile(base, PageExt)
 		e.Name.Key = key
 		switch {
 		case !ok:
@@ -265,18 +273,23 @@ func (t *listing) pagesIn(ctx context.Context, dir string, in level) (infos []ti
 	if err := t.Ready(ctx); err != nil {
 		return nil, classify(err)
 	}
+	vectors := besides{root: t.root}
 	w := walker{t.root, ctx, func(e Entry) error {
 		switch e.Kind {
 		case EntryUnlisted:
 			return e.Err
 		case EntryPage:
 			infos = append(infos, InfoOf(t.FS, e.Name, e.Info))
+		case EntryVectors:
+			vectors.add(e)
 		case EntryTemp:
 			t.temp.sweepSilly(e.Path)
 		}
 		return nil
 	}}
-	err = w.dir(filepath.Join(t.base, dir), in)
+	if err = w.dir(filepath.Join(t.base, dir), in); err == nil {
+		vectors.join(infos)
+	}
 	return infos, err
 }
 

@@ -125,7 +125,11 @@ func (m *moves) removeNamed(ctx context.Context, judged tier.Info) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return m.FS.Remove(m.Path(judged.Name))
+	err := m.FS.Remove(m.Path(judged.Name))
+	if err == nil {
+		m.dropVectors(judged.Name)
+	}
+	return err
 }
 
 // lookAnew describes a file. lookAnew opens the file first: an NFS client then asks the server
@@ -180,6 +184,7 @@ func (m *moves) MoveAside(ctx context.Context, judged tier.Info, reason string) 
 	case err != nil:
 		return false, err
 	}
+	m.dropVectors(judged.Name)
 	return true, nil
 }
 

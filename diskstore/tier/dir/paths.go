@@ -110,9 +110,9 @@ func shardPath(s tier.Shard) string {
 	return filepath.Join(s.Fingerprint.String(), first)
 }
 
-// parsePageFile returns the key of a page's file name, false for any other file.
-func parsePageFile(base string) (pagefile.Key, bool) {
-	hex, ok := strings.CutSuffix(base, PageExt)
+// parseFile returns the key in the name of a file that ends with ext, false for any other file.
+func parseFile(base, ext string) (pagefile.Key, bool) {
+	hex, ok := strings.CutSuffix(base, ext)
 	if !ok {
 		return pagefile.Key{}, false
 	}
