@@ -7,6 +7,7 @@
 //	kvtier check | repair            find damage, and move it out of the way
 //	kvtier gc | rm                   make room
 //	kvtier inspect PAGE              one page: tokens, text, layers
+//	kvtier search WORDS              find conversations by meaning
 //	kvtier export | import           one conversation as a file
 //	kvtier bench                     measure this disk
 //	kvtier plan MODEL                size budgets for a model, and advise from counters

@@ -102,6 +102,7 @@ func newCommand(h host, out *output, args []string) *cobra.Command {
 		newGCCommand(out, at, models),
 		newRemoveCommand(out, at, models),
 		newInspectCommand(out, at, models),
+		newSearchCommand(out, at, models),
 		newExportCommand(out, at, models),
 		newImportCommand(out, at, models),
 		newBenchCommand(out, at, models),

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,6 +27,7 @@ import (
 	"github.com/kvtier/kvtier/diskstore"
 	"github.com/kvtier/kvtier/diskstore/pagefile"
 	"github.com/kvtier/kvtier/internal/cli/clitest"
+	"github.com/kvtier/kvtier/internal/search/searchtest"
 	"github.com/kvtier/kvtier/internal/testmodel"
 	"github.com/kvtier/kvtier/internal/tierenv"
 	"github.com/kvtier/kvtier/llamatier/install"
@@ -58,6 +60,8 @@ var scripts = map[string]script{
 	"quit":    {"", 0, 0, quit},            // end the processes that report
 	"folded":  {"ROOT", 1, 1, folded},      // wait until somebody has added them up
 	"golden":  {"FILE", 1, 1, golden},      // compare output; see masks
+
+	"embedder": {"[loaded=MODEL]", 0, 1, startEmbedder}, // be an Ollama with an embedding model
 }
 
 // TestScripts runs the command as users do, with the commands of scripts and exits STATUS PROGRAM ARGS.
@@ -157,6 +161,21 @@ func storePages(ts *testscript.TestScript, args []string) {
 	page, err := pageBelow(root, last)
 	ts.Check(err)
 	ts.Setenv("page", page)
+}
+
+// startEmbedder starts an Ollama with an embedding model, perhaps with another model in memory.
+func startEmbedder(ts *testscript.TestScript, args []string) {
+	o := &searchtest.Ollama{Models: []string{"all-minilm:latest"}}
+	for _, arg := range args {
+		loaded, ok := strings.CutPrefix(arg, "loaded=")
+		if !ok {
+			ts.Fatalf("embedder: %s?", arg)
+		}
+		o.Load(loaded)
+	}
+	server := httptest.NewServer(o)
+	ts.Defer(server.Close)
+	ts.Setenv("OLLAMA_HOST", server.URL)
 }
 
 // number is the number in a text.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 
 	"github.com/ollama/ollama/fs/gguf"
 	"github.com/ollama/ollama/tokenizer"
@@ -34,6 +35,7 @@ func Open(path string) (*gguf.File, error) {
 // Decoder turns tokens into text.
 type Decoder struct {
 	values []string
+	types  []int32
 	decode func([]int32) (string, error)
 }
 
@@ -53,7 +55,7 @@ func OpenDecoder(path string) (*Decoder, error) {
 	for _, score := range f.KeyValue("tokenizer.ggml.scores").Floats() {
 		vocabulary.Scores = append(vocabulary.Scores, float32(score))
 	}
-	d := &Decoder{values: vocabulary.Values}
+	d := &Decoder{values: vocabulary.Values, types: vocabulary.Types}
 	switch kind := f.KeyValue("tokenizer.ggml.model").String(); {
 	case kind == "gpt2" && len(d.values) > 0:
 		d.decode = tokenizer.NewBytePairEncoding(vocabulary).Decode
@@ -93,4 +95,15 @@ func (d *Decoder) Text(tokens []int32) (text string, err error) {
 		text, tokens = text+more, tokens[n:]
 	}
 	return text, nil
+}
+
+// typeControl is the type of tokens that are no text, such as the marks around a message.
+const typeControl = 3
+
+// Words does as Text without images and control tokens, and without spaces around the text. Bytes that are no
+// characters, as where a character is cut in two, are left out.
+func (d *Decoder) Words(tokens []int32) (string, error) {
+	none := func(t int32) bool { return t < 0 || int(t) < len(d.types) && d.types[t] == typeControl }
+	text, err := d.Text(slices.DeleteFunc(slices.Clone(tokens), none))
+	return strings.TrimSpace(strings.ToValidUTF8(text, "")), err
 }
