@@ -160,6 +160,8 @@ page of any size. A page is stored once in 256 tokens, and no request waits for 
     the time each time, up to a day. The others stay readable.
   - Without flock, processes may lose each other's claims, and exceed the budget by up to 256 MiB each until
     files are counted. A process that died keeps its claim for a day there.
+  - Vectors (Root.PutVectors) are removed after their page: those of a process that dies between both are
+    removed by the next listing. They may be lost in a power cut.
   - Files that are deleted by hand count until the next count. While pages are written, a count is due after
     a minute, ten minutes in the remote tier, or a hundred times the duration of a count.
   - A branch is made after its page, and synced only for a tail. A page whose branch is lost is found by all

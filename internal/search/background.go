@@ -31,7 +31,7 @@ const (
 	related = 2
 
 	// deviations is how far above the mean of the others a hit scores, in standard deviations. With
-	// all-minilm-l6-v2, 12 of 13 pages about the words were 7.8 or more above, and 99 % of the others 4.8 or less.
+	// all-minilm-l6-v2, 11 of 13 searches found their conversation of eight, and 2 of 157 other scores were hits.
 	deviations = 5
 
 	// floorMin is the least floor. Even the scores of unrelated texts vary more than this.
