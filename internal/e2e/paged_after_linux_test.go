@@ -78,7 +78,9 @@ func TestPagedAfterTensorsWithTiering(t *testing.T) {
 func TestPagedAfterTensorsInParallel(t *testing.T) {
 	for where, startAt := range map[string]func(t *testing.T, env ...string) *server{
 		"CPU": startPlain,
-		"GPU": func(t *testing.T, env ...string) *server { return startOnDevice(t, 1, append(env, "FAKEGPU_PAGED=1")...) },
+		"GPU": func(t *testing.T, env ...string) *server {
+			return startOnDevice(t, 1, append(env, "FAKEGPU_PAGED=1")...)
+		},
 	} {
 		t.Run(where, func(t *testing.T) {
 			s := startAt(t, append(after(t, 1024, 4), "OLLAMA_NUM_PARALLEL=4")...)
