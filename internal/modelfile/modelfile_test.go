@@ -45,6 +45,14 @@ func TestDecoders(t *testing.T) {
 		_, err = d.Text([]int32{1, token})
 		require.ErrorContains(t, err, "is not one of the model's 5")
 	}
+	pieces["tokenizer.ggml.token_type"] = []int32{2, 1, typeControl, 6, 6}
+	d, err = OpenDecoder(testmodel.Head(t, pieces))
+	require.NoError(t, err)
+	words, err := d.Words([]int32{2, 1, -7, 2, 3, 4, 3})
+	require.NoError(t, err)
+	require.Equal(t, "helloö", words, "without control tokens, images and half a character")
+	_, err = d.Words([]int32{5})
+	require.ErrorContains(t, err, "is not one of the model's 5")
 	delete(pieces, "tokenizer.ggml.scores")
 	_, err = OpenDecoder(testmodel.Head(t, pieces))
 	require.ErrorContains(t, err, "can be shown as text")
