@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/internal/ollamatest"
+	"github.com/kvtier/kvtier/internal/testmodel"
 )
 
 // after are the variables of a server whose K/V is in tensors up to a number of tokens.
@@ -92,6 +93,38 @@ func TestPagedAfterTensorsInParallel(t *testing.T) {
 			}
 			for i, got := range s.askTogether(requestsFor(texts, 120)...) {
 				requireClose(t, stock.ask(texts[i], 120), got, 0.05)
+			}
+			require.Regexp(t, outgrew, s.Logs())
+		})
+	}
+}
+
+// Models whose caches are several outgrow the tensors of all of them between two batches: with a window and
+// without, and both without, as llama4's chunks and a context within the window are.
+func TestPagedAfterTensorsOfModels(t *testing.T) {
+	limit := func(r *ollamatest.Request) { r.Options["num_ctx"] = 512 }
+	for name, shape := range map[string]testmodel.Shape{
+		"gemma3":           {Arch: "gemma3", Layers: 7, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Window: 64, Seed: 3},
+		"gemma3 in window": {Arch: "gemma3", Layers: 7, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Window: 1024, Seed: 3},
+		"gemma3n":          {Arch: "gemma3n", Window: 64, Seed: 3},
+		"gptoss":           {Arch: "gptoss", Layers: 4, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 64, Window: 64, Seed: 3},
+		"llama4":           {Arch: "llama4", Window: 64, Seed: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newPagedModel(t, shape)
+			byName := func(r *ollamatest.Request) { r.Model = shape.Arch }
+			serve := func(slots int, env ...string) *server {
+				s := startPlain(t, append(append(env, m.env...), fmt.Sprint("OLLAMA_NUM_PARALLEL=", slots))...)
+				s.create(shape.Arch, m.gguf)
+				return s
+			}
+			stock, s := serve(1), serve(2, after(t, 768, plenty)...)
+			texts := []string{m.prompt(t, 420, 400), m.prompt(t, 430, 401)}
+			want := []answer{stock.ask(texts[0], 60, byName, limit), stock.ask(texts[1], 60, byName, limit)}
+			requireClose(t, want[0], s.ask(texts[0], 60, byName, limit), 0.05)
+			require.Empty(t, outgrew.FindString(s.Logs()))
+			for i, got := range s.askTogether(requestsFor(texts, 60, byName, limit)...) {
+				requireClose(t, want[i], got, 0.05)
 			}
 			require.Regexp(t, outgrew, s.Logs())
 		})

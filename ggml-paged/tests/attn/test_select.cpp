@@ -478,43 +478,33 @@ TEST(select, rows_that_are_not_finite_stay_in_their_sequence) {
     }
 }
 
-TEST(select, an_unreadable_page_is_an_error_and_gives_zeros) {
-    struct fault { bool on = false; } broken;
-    const world w = random_world(8);
-    small_pager pager(w.page_cells, 1, {w.layer}, [](void * user, int write, uint64_t, size_t) {
-        return !write && static_cast<fault *>(user)->on ? -EIO : 0;
-    }, &broken);
-    write_all(pager, w);
-    broken.on = true;
-    const kvp_batch_desc d = w.batch.desc();
-    kvp_batch * b;
-    kvp_op *    op;
-    ASSERT_EQ(kvp_batch_begin(pager.p, &d, &b), 0);
-    ASSERT_EQ(kvp_op_new(b, &w.params, &op), 0);
-    ASSERT_NE(kvp_op_chooses(op), 0);
-    op_args args(w.layer, w.params.heads, d.n_q, false);
-    args.q = w.q;
-    EXPECT_EQ(forward(op, args.io(w.layer, w.params.heads), 3), -EIO);
-    EXPECT_EQ(args.out, std::vector<float>(args.out.size(), 0.0f));
-}
-
-TEST(select, a_row_that_cannot_be_stored_is_an_error_and_gives_zeros) {
+// expect_read_error attends with a pager of one page in memory from which nothing can be read once all rows are
+// written. added: the op writes the batch's rows.
+void expect_read_error(const world & w, bool added) {
     bool broken = false;
-    world w = random_world(8);
     small_pager pager(w.page_cells, 1, {w.layer}, [](void * user, int write, uint64_t, size_t) {
         return !write && *static_cast<bool *>(user) ? -EIO : 0;
     }, &broken);
     write_all(pager, w);
     broken = true;
-    w.batch.q_cell.assign(w.batch.q_pos.size(), 0);  // of a page that is not in memory
     const kvp_batch_desc d = w.batch.desc();
     kvp_batch * b;
     kvp_op *    op;
     ASSERT_EQ(kvp_batch_begin(pager.p, &d, &b), 0);
     ASSERT_EQ(kvp_op_new(b, &w.params, &op), 0);
     ASSERT_NE(kvp_op_chooses(op), 0);
-    op_args args(w.layer, w.params.heads, d.n_q, true);
+    op_args args(w.layer, w.params.heads, d.n_q, added);
     args.q = w.q;
     EXPECT_EQ(forward(op, args.io(w.layer, w.params.heads), 3), -EIO);
     EXPECT_EQ(args.out, std::vector<float>(args.out.size(), 0.0f));
+}
+
+TEST(select, an_unreadable_page_is_an_error_and_gives_zeros) {
+    expect_read_error(random_world(8), false);
+}
+
+TEST(select, a_row_that_cannot_be_stored_is_an_error_and_gives_zeros) {
+    world w = random_world(8);
+    w.batch.q_cell.assign(w.batch.q_pos.size(), 0);  // of a page that is not in memory
+    expect_read_error(w, true);
 }
