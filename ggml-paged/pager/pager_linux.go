@@ -7,6 +7,12 @@ package pager
 // #cgo LDFLAGS: -lstdc++ -lpthread -lm
 // #include <stdlib.h>
 // #include "paged_attn.h"
+// #ifdef __GLIBC__
+// #include <malloc.h>
+// static void trim_heap(void) { malloc_trim(0); }
+// #else
+// static void trim_heap(void) {}
+// #endif
 import "C"
 
 import (
@@ -55,6 +61,9 @@ func call(f func() C.int) error {
 	}
 	return nil
 }
+
+// TrimHeap gives the system what C code has freed, which glibc keeps below memory that is in use.
+func TrimHeap() { C.trim_heap() }
 
 // An Error is a failed call: the operation and the remedy, and its errno.
 type Error struct {

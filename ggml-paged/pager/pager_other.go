@@ -15,6 +15,9 @@ func Here() error { return ErrUnsupported }
 
 func New(Config) (*Pager, error) { return nil, ErrUnsupported }
 
+// TrimHeap does nothing where there is no pager.
+func TrimHeap() {}
+
 func Supported(Layer, int) error { return ErrUnsupported }
 
 func (*Pager) Close()                                       {}

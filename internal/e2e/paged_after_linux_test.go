@@ -170,3 +170,22 @@ func TestPagedAfterTheMemoryOfAGPU(t *testing.T) {
 	requireClose(t, want, small.ask(text, 60, long), stockError["f16"])
 	require.Regexp(t, outgrew, small.Logs())
 }
+
+// What the tensors took goes back to the system: behind the move a runner holds what one does that began in
+// pages.
+func TestPagedAfterTensorsFreesThem(t *testing.T) {
+	m := newPagedModel(t, testmodel.Shape{Arch: "qwen3", Layers: 24, Embed: 128, Heads: 4, KVHeads: 4, HeadDim: 128, Seed: 3})
+	limit := func(r *ollamatest.Request) { r.Model, r.Options["num_ctx"] = m.shape.Arch, 4096 }
+	var held [2]int64
+	for i, tokens := range []int{0, 2048} {
+		s := startPlain(t, append(append(after(t, tokens, 4), m.env...), "OLLAMA_NUM_PARALLEL=1")...)
+		s.create(m.shape.Arch, m.gguf)
+		s.ask(m.prompt(t, 2000, 96), 4, limit)
+		require.Empty(t, outgrew.FindString(s.Logs()))
+		s.ask(m.prompt(t, 2200, 97), 4, limit)
+		require.Equal(t, tokens > 0, outgrew.MatchString(s.Logs()))
+		held[i] = resident(t, s)
+	}
+	t.Logf("in pages from the start %.1f MB, outgrown %.1f MB", float64(held[0])/1e6, float64(held[1])/1e6)
+	require.Less(t, held[1], held[0]+50e6) // of 100 MB
+}
