@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/kvtier/kvtier/internal/env"
 )
@@ -20,18 +21,43 @@ const (
 
 	minPageCells, maxPageCells = 16, 65536
 
-	// minSelectPages: the first, the newest, and some to choose.
-	minSelectPages = 4
+	// MinSelectPages are the fewest to choose: the first, the newest, and two more.
+	MinSelectPages = 4
+	// maxSelectTime bounds the time of a token.
+	maxSelectTime = time.Minute
 	// maxTokens bounds numbers of tokens.
 	maxTokens = 1 << 30
 )
 
-// Cells are OLLAMA_PAGED_CHUNK_SIZE, the cells of a page, a power of two, and OLLAMA_PAGED_SELECT, the tokens
-// that a new token attends to; 0: all. The error names each that cannot work.
-func Cells() (page, selected int, err error) {
-	selected, errSelect := tokens("OLLAMA_PAGED_SELECT", 0)
+// A Choice is what a new token attends to: about so many cells, or what it can in a time. The zero Choice is
+// all.
+type Choice struct {
+	Cells int
+	Time  time.Duration
+}
+
+// All reports whether a token attends to all.
+func (c Choice) All() bool { return c == Choice{} }
+
+// Selected is OLLAMA_PAGED_SELECT: a number of tokens, or a time such as 40ms.
+func Selected() (Choice, error) {
+	value := env.Value("OLLAMA_PAGED_SELECT")
+	if d, err := time.ParseDuration(value); err == nil && value != "0" {
+		if d < time.Millisecond || d > maxSelectTime {
+			return Choice{}, fmt.Errorf("OLLAMA_PAGED_SELECT=%q is not a time from 1ms to %v", value, maxSelectTime)
+		}
+		return Choice{Time: d}, nil
+	}
+	cells, err := tokens("OLLAMA_PAGED_SELECT", 0)
+	return Choice{Cells: cells}, err
+}
+
+// Cells are OLLAMA_PAGED_CHUNK_SIZE, the cells of a page, a power of two, and what a token attends to of
+// them. The error names each variable that cannot work.
+func Cells() (page int, selected Choice, err error) {
+	selected, errSelect := Selected()
 	page = DefaultPageCells
-	if selected > 0 {
+	if !selected.All() {
 		page = SelectPageCells
 	}
 	errs := []error{errSelect}
@@ -42,8 +68,8 @@ func Cells() (page, selected int, err error) {
 		}
 		page = n
 	}
-	if least := minSelectPages * page; selected > 0 && selected < least {
-		errs = append(errs, fmt.Errorf("OLLAMA_PAGED_SELECT=%d is less than %d, four pages of %d tokens", selected, least, page))
+	if least := MinSelectPages * page; selected.Cells > 0 && selected.Cells < least {
+		errs = append(errs, fmt.Errorf("OLLAMA_PAGED_SELECT=%d is less than %d, four pages of %d tokens", selected.Cells, least, page))
 	}
 	return page, selected, errors.Join(errs...)
 }
@@ -52,7 +78,7 @@ func Cells() (page, selected int, err error) {
 // OLLAMA_PAGED_SELECT, which tensors cannot do, the default is 0.
 func After() (int, error) {
 	unset := -1
-	if selected, _ := tokens("OLLAMA_PAGED_SELECT", 0); selected > 0 {
+	if selected, _ := Selected(); !selected.All() {
 		unset = 0
 	}
 	return tokens("OLLAMA_PAGED_AFTER", unset)

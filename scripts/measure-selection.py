@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures what OLLAMA_PAGED_SELECT costs in quality, on a real model.
 
-usage: measure-selection.py OLLAMA MODEL.gguf TEXT... [--budgets 512,1024,2048] [--context 8192]
+usage: measure-selection.py OLLAMA MODEL.gguf TEXT... [--budgets 512,1024,2048] [--times 20ms,40ms] [--context 8192]
 
 OLLAMA is the patched program, MODEL a small one, such as SmolLM2-135M-Instruct, which `make run` fetches.
 Each TEXT has many lines and is cut to the context. Needs nothing but Python. Settings of Ollama in the
@@ -15,7 +15,8 @@ beginning and end, of as many tokens together as the budget ("cut"). Answers are
   look-up  the share of ten facts found that stand in each text, one in each tenth
   records  64 tokens of 100 sentences that are to be written as JSON, which three are already. "KL" as above
 
-The first token of an answer is the prompt's, which attends to all tokens.
+The first token of an answer is the prompt's, which attends to all tokens. With --times nothing but the time of
+a token is measured, after the first text, beside the time that was asked for.
 """
 import argparse
 import json
@@ -37,6 +38,7 @@ FACTS = (
     ("The pass key", "71432"), ("The horse of the young princess", "Thunderbolt"),
     ("The instrument that the robot played", "trombone"), ("The secret ingredient of the soup", "cinnamon"),
     ("The planet of the blue dragons", "Neptune"), ("The password of the old castle", "elderberry"))
+PACED = 200     # tokens that are timed
 HEAD_SHARE = 8  # a cut prompt keeps one part in so many of its beginning
 
 
@@ -74,13 +76,17 @@ class Server:
         with open(self.log.name) as log:
             sys.exit("The server does not answer within a minute:\n" + log.read()[-2000:])
 
-    def ask(self, prompt, tokens):
-        """Returns the answer's text, its tokens with the likeliest others, and the prompt's length in tokens."""
+    def post(self, prompt, tokens):
+        """Returns a response of the server."""
         body = {"model": "model", "prompt": prompt, "raw": True, "stream": False, "logprobs": True, "top_logprobs": 20,
                 "options": {"temperature": 0, "num_predict": tokens, "num_ctx": self.context + 1024}}
         request = urllib.request.Request(self.url + "/api/generate", json.dumps(body).encode())
         with urllib.request.urlopen(request, timeout=3600) as r:
-            answer = json.load(r)
+            return json.load(r)
+
+    def ask(self, prompt, tokens):
+        """Returns the answer's text, its tokens with the likeliest others, and the prompt's length in tokens."""
+        answer = self.post(prompt, tokens)
         return answer["response"], answer.get("logprobs") or [], answer["prompt_eval_count"]
 
     def stop(self):
@@ -156,6 +162,20 @@ def run(args, tasks, folder, sizes=None, budget=None, **settings):
     return answers
 
 
+def token_time(args, text, folder, **settings):
+    """Returns how many ms a token takes, of those behind the first of an answer, and where."""
+    server = Server(args, folder, **settings)
+    try:
+        server.post(text, PACED)
+        for end in range(10):  # an answer may end at once
+            answer = server.post(text[:len(text) - 100 * end], PACED)
+            if answer.get("eval_count", 0) > PACED / 2:
+                return answer["eval_duration"] / answer["eval_count"] / 1e6, answer["prompt_eval_count"]
+        sys.exit("No answer of the model has %d tokens." % (PACED / 2))
+    finally:
+        server.stop()
+
+
 def row(name, tasks, exact, answers):
     same, divergences, found = [], {"text": [], "records": []}, []
     for (task, _, _, wanted), (_, whole, _), (text, got, _) in zip(tasks, exact, answers):
@@ -175,6 +195,7 @@ def main():
     args.add_argument("model")
     args.add_argument("texts", nargs="+")
     args.add_argument("--budgets", default="512,1024,2048")
+    args.add_argument("--times", default="")
     args.add_argument("--context", type=int, default=8192)
     args = args.parse_args()
     texts = []
@@ -188,6 +209,11 @@ def main():
                 texts.append(sample[:int(8000 / size * (args.context - 256) * 0.95)])
         finally:
             server.stop()
+        if args.times:
+            print("all: %.1f ms after %d tokens" % token_time(args, texts[0], folder), flush=True)
+            for time_asked in args.times.split(","):
+                print("%s: %.1f ms after %d tokens" % (time_asked, *token_time(args, texts[0], folder, OLLAMA_PAGED_SELECT=time_asked)), flush=True)
+            return
         tasks = list(prompts(texts))
         exact = run(args, tasks, folder)
         sizes = [tokens for _, _, tokens in exact]

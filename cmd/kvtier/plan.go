@@ -242,7 +242,7 @@ func pagedCells() (sizing.Figure, error) {
 	switch {
 	case env.Value(size) != "":
 		cells.Origin, cells.From = sizing.Given, size
-	case selected > 0:
+	case !selected.All():
 		cells.From += " with " + choice
 	}
 	return cells, err

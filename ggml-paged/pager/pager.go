@@ -55,9 +55,8 @@ type Config struct {
 	SpillBytes uint64 // 0: no cap
 	Direct     bool   // bypass the page cache for spilled pages
 
-	// SelectCells is how many cells, in blocks of PageCells positions, the queries of BatchDesc.Select
-	// attend to; 0: all. See kvp_params.
-	SelectCells int
+	// Selects makes room for what blocks of PageCells positions are chosen by.
+	Selects bool
 
 	// Settings names the settings that give more memory and disk, for errors about room; may be empty.
 	Settings string
@@ -98,7 +97,9 @@ type BatchDesc struct {
 	QueryPos  []int32
 	QuerySeq  []uint32
 	QueryCell []uint32 // cells of the batch's own rows
-	Select    []bool   // queries that choose, with Config.SelectCells; or nil
+	Select    []bool   // queries that choose, with Config.Selects; or nil
+	// SelectCells is how many cells they attend to. See kvp_params.
+	SelectCells int
 	Window    int32    // math.MaxInt32: none
 	Chunk     int32    // 0: none
 	Reserve   bool     // only sizes matter

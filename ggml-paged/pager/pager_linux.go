@@ -32,7 +32,7 @@ type Pager struct {
 	p         *C.kvp_pager
 	pageCells int
 	settings  string // Config.Settings
-	selects   int    // Config.SelectCells
+	selects   bool   // Config.Selects
 	started   atomic.Bool
 
 	life  sync.RWMutex // held shared while Stats looks at p, exclusively while Close frees it
@@ -47,8 +47,8 @@ type Pager struct {
 // A Batch is a forward pass's copy of its knowledge of a group's cells. The pager
 // keeps the last few of each group.
 type Batch struct {
-	b       *C.kvp_batch
-	selects int // Config.SelectCells
+	b           *C.kvp_batch
+	selectCells int // BatchDesc.SelectCells
 }
 
 // call runs f, which returns 0 or a negative errno, and makes an error of the library's
@@ -95,7 +95,7 @@ func New(config Config) (*Pager, error) {
 		c.spill_dir = C.CString(config.SpillDir)
 		defer C.free(unsafe.Pointer(c.spill_dir))
 	}
-	p := &Pager{pageCells: config.PageCells, settings: config.Settings, selects: config.SelectCells}
+	p := &Pager{pageCells: config.PageCells, settings: config.Settings, selects: config.Selects}
 	if err := call(func() C.int { return C.kvp_pager_create(&c, &p.p) }); err != nil {
 		return nil, err
 	}
@@ -184,9 +184,9 @@ func (p *Pager) Reserve(group, pages int) error {
 	return p.room(call(func() C.int { return C.kvp_reserve(p.p, C.uint32_t(group), C.uint32_t(pages)) }))
 }
 
-// BoundsBytes is the memory beside RAMBytes by which a block of a layer is chosen: 0 without SelectCells.
+// BoundsBytes is the memory beside RAMBytes by which a block of a layer is chosen: 0 without Config.Selects.
 func (p *Pager) BoundsBytes(layer int) uint64 {
-	if p.selects == 0 {
+	if !p.selects {
 		return 0
 	}
 	return uint64(C.kvp_bounds_bytes(p.p, C.uint32_t(layer)))
@@ -361,7 +361,7 @@ func (p *Pager) Begin(d BatchDesc) (*Batch, error) {
 		pins.Pin(&marks[0])
 		desc.q_select = (*C.uint8_t)(unsafe.Pointer(&marks[0]))
 	}
-	b := &Batch{selects: p.selects}
+	b := &Batch{selectCells: d.SelectCells}
 	if err := call(func() C.int { return C.kvp_batch_begin(p.p, &desc, &b.b) }); err != nil {
 		return nil, err
 	}
@@ -385,7 +385,7 @@ func (b *Batch) Except(queries []bool) (*Batch, error) {
 		return b, nil
 	}
 	except := bytesOf(queries)
-	derived := &Batch{selects: b.selects}
+	derived := &Batch{selectCells: b.selectCells}
 	if err := call(func() C.int {
 		return C.kvp_batch_except(b.b, (*C.uint8_t)(unsafe.Pointer(&except[0])), &derived.b)
 	}); err != nil {
@@ -399,7 +399,7 @@ func (b *Batch) Op(params Params) (unsafe.Pointer, error) {
 	c := C.kvp_params{
 		layer: C.uint32_t(params.Layer), heads: C.uint32_t(params.Heads),
 		scale: C.float(params.Scale), softcap: C.float(params.Softcap), max_bias: C.float(params.MaxBias),
-		select_cells: C.uint32_t(b.selects),
+		select_cells: C.uint32_t(b.selectCells),
 	}
 	var op *C.kvp_op
 	if err := call(func() C.int { return C.kvp_op_new(b.b, &c, &op) }); err != nil {

@@ -198,6 +198,32 @@ func TestPagedSelect(t *testing.T) {
 	require.NotEqual(t, exact.Logprobs[1:], held.Logprobs[1:])
 }
 
+// A time that no token meets leaves the fewest blocks, and one that all of them meet leaves all: then nothing is
+// chosen any more.
+func TestPagedSelectByTime(t *testing.T) {
+	const layers, blocks, tokens = 24, 2500 / 64, 100
+	m := newPagedModel(t, testmodel.Shape{Arch: "qwen3", Layers: layers, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 128, Seed: 3})
+	text := m.prompt(t, 2500, 72)
+	ask := func(env ...string) (got answer, seen, chosen float64) {
+		s := start(t, append(append(paged(t, 64, plenty), m.env...), env...)...)
+		s.create(m.shape.Arch, m.gguf)
+		got = s.ask(text, tokens, func(r *ollamatest.Request) { r.Model, r.Options["num_ctx"] = m.shape.Arch, 4096 })
+		require.NoError(t, s.Stop()) // with the last report
+		totals := s.told(1).Models[0].Totals
+		return got, totals["ollama_kv_paged_seen_blocks_total"], totals["ollama_kv_paged_chosen_blocks_total"]
+	}
+	exact, seen, _ := ask()
+	require.Zero(t, seen)
+	_, seen, _ = ask("OLLAMA_PAGED_SELECT=1m")
+	require.Positive(t, seen)
+	require.Less(t, seen, float64(layers*(blocks+4)*tokens/4))
+	few, seen, chosen := ask("OLLAMA_PAGED_SELECT=1ms")
+	require.Greater(t, seen, float64(layers*blocks*tokens*9/10))
+	require.Less(t, chosen/seen, 0.3)
+	require.Equal(t, exact.Logprobs[0], few.Logprobs[0], "the prompt is computed without choices")
+	require.NotEqual(t, exact.Logprobs[1:], few.Logprobs[1:])
+}
+
 // Answers that grew together share pages of cells, and have cells of their own after a restore. They
 // attend to the same tokens nevertheless.
 func TestPagedSelectTogether(t *testing.T) {

@@ -27,8 +27,8 @@ type Config struct {
 	// SpillBytes is OLLAMA_PAGED_SPILL_GB: the most bytes in SpillDir. The default is half
 	// of the free space when the model is loaded.
 	SpillBytes uint64
-	// SelectCells is OLLAMA_PAGED_SELECT: the tokens that a new token attends to; 0: all.
-	SelectCells int
+	// Select is OLLAMA_PAGED_SELECT: what a new token attends to.
+	Select pagedenv.Choice
 }
 
 // Enabled reports whether OLLAMA_PAGED_ATTN asks for paged attention. A value that is
@@ -42,7 +42,7 @@ func FromEnvironment() (Config, error) {
 		return Config{}, err
 	}
 	page, selected, err := pagedenv.Cells()
-	c := Config{PageCells: page, SelectCells: selected}
+	c := Config{PageCells: page, Select: selected}
 	_, unclear := env.Bool("OLLAMA_PAGED_ATTN")
 	errs := []error{err, unclear}
 	host, err := pagedenv.HostBytes()
@@ -68,10 +68,14 @@ func FromEnvironment() (Config, error) {
 // Numerics names what decides the bits of K/V that a runner with pages computes, for the identity of
 // stored pages: pages that were computed in another way are not found.
 func Numerics() string {
-	if c, err := FromEnvironment(); err == nil && c.SelectCells > 0 {
-		return fmt.Sprintf("paged select=%d pages=%d", c.SelectCells, c.PageCells)
+	c, err := FromEnvironment()
+	switch {
+	case err != nil || c.Select.All():
+		return "paged"
+	case c.Select.Time > 0:
+		return fmt.Sprintf("paged select=%v pages=%d", c.Select.Time, c.PageCells)
 	}
-	return "paged"
+	return fmt.Sprintf("paged select=%d pages=%d", c.Select.Cells, c.PageCells)
 }
 
 func defaultHostBytes() (uint64, error) {
@@ -106,7 +110,7 @@ func Open(c Config, alloc, free unsafe.Pointer) (*pager.Pager, error) {
 	}
 	p, err := pager.New(pager.Config{
 		PageCells: c.PageCells, RAMBytes: c.HostBytes,
-		SpillDir: c.SpillDir, SpillBytes: spill, Direct: true, SelectCells: c.SelectCells,
+		SpillDir: c.SpillDir, SpillBytes: spill, Direct: true, Selects: !c.Select.All(),
 		Settings:   "OLLAMA_PAGED_SPILL_GB, OLLAMA_PAGED_HOST_GB",
 		ArenaAlloc: alloc, ArenaFree: free,
 	})

@@ -4,10 +4,12 @@ import (
 	"errors"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kvtier/kvtier/ggml-paged/pager"
+	"github.com/kvtier/kvtier/pagedenv"
 )
 
 func clearEnvironment(t *testing.T) {
@@ -67,14 +69,15 @@ func TestSelect(t *testing.T) {
 	}{
 		{"", "", Config{PageCells: 2048}, "paged"},
 		{"0", "", Config{PageCells: 2048}, "paged"},
-		{"128", "", Config{PageCells: 32, SelectCells: 128}, "paged select=128 pages=32"},
-		{"2048", "256", Config{PageCells: 256, SelectCells: 2048}, "paged select=2048 pages=256"},
+		{"128", "", Config{PageCells: 32, Select: pagedenv.Choice{Cells: 128}}, "paged select=128 pages=32"},
+		{"40ms", "", Config{PageCells: 32, Select: pagedenv.Choice{Time: 40 * time.Millisecond}}, "paged select=40ms pages=32"},
+		{"2048", "256", Config{PageCells: 256, Select: pagedenv.Choice{Cells: 2048}}, "paged select=2048 pages=256"},
 	} {
 		t.Setenv("OLLAMA_PAGED_SELECT", test.tokens)
 		t.Setenv("OLLAMA_PAGED_CHUNK_SIZE", test.chunk)
 		c, err := FromEnvironment()
 		require.NoError(t, err)
-		require.Equal(t, test.want, Config{PageCells: c.PageCells, SelectCells: c.SelectCells})
+		require.Equal(t, test.want, Config{PageCells: c.PageCells, Select: c.Select})
 		require.Equal(t, test.numerics, Numerics())
 	}
 	t.Setenv("OLLAMA_PAGED_CHUNK_SIZE", "1024")
