@@ -227,6 +227,9 @@ func readEngine(in *sizing.Input, at *storage) error {
 	if in.PagedCells, err = pagedCells(); err != nil {
 		return cli.Usagef("%w", err)
 	}
+	if in.PagedAfter, err = pagedAfter(); err != nil {
+		return cli.Usagef("%w", err)
+	}
 	if split := at.config.Split; split != nil {
 		in.Hot = sizing.Figure{Value: split.Hot / 100, Unit: sizing.Ratio, Origin: sizing.Given, From: "HOT of " + tierenv.SplitVariable}
 	}
@@ -246,6 +249,19 @@ func pagedCells() (sizing.Figure, error) {
 		cells.From += " with " + choice
 	}
 	return cells, err
+}
+
+// pagedAfter is the number of tokens before pages, where a variable says it.
+func pagedAfter() (sizing.Figure, error) {
+	after, err := pagedenv.After()
+	if after < 0 {
+		return sizing.Figure{}, err
+	}
+	from := "OLLAMA_PAGED_AFTER"
+	if env.Value(from) == "" {
+		from = "OLLAMA_PAGED_SELECT"
+	}
+	return sizing.Figure{Value: float64(after), Unit: sizing.Tokens, Origin: sizing.Given, From: from}, err
 }
 
 func gigabytes(name string) (int64, error) { return env.Gigabytes(name, 0) }

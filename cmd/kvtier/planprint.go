@@ -19,7 +19,7 @@ func printPlanned(w io.Writer, p *sizing.Plan) {
 	printTable(w, []string{"place", "room", "tokens", "conversations", "read", "per token", "from"}, rowsOf(slices.Concat(p.Places, p.Defaults), placeRow))
 	if len(p.Engines) > 0 {
 		fmt.Fprintln(w)
-		printTable(w, []string{"engine", "page", "bytes", "cold type", "video memory", "memory", "otherwise", "from"}, rowsOf(p.Engines, engineRow))
+		printTable(w, []string{"engine", "page", "bytes", "cold type", "before pages", "video memory", "memory", "otherwise", "from"}, rowsOf(p.Engines, engineRow))
 	}
 	unknown := func(l sizing.Length) bool { return l.Restore == nil && l.Compute == nil }
 	if known := slices.DeleteFunc(slices.Clone(p.Lengths), unknown); len(known) > 0 {
@@ -92,13 +92,13 @@ func engineRow(e sizing.Engine) []string {
 	for _, f := range []struct {
 		name string
 		*sizing.Figure
-	}{{"page", e.Page}, {"bytes", e.PageBytes}, {"video memory", e.Video}, {"memory", e.Memory}} {
+	}{{"page", e.Page}, {"bytes", e.PageBytes}, {"before pages", e.Tensors}, {"video memory", e.Video}, {"memory", e.Memory}} {
 		if f.Figure != nil {
 			sources = append(sources, f.name+" "+from(*f.Figure))
 		}
 	}
 	return []string{
-		e.Name, optional(e.Page), optional(e.PageBytes), e.ColdType,
+		e.Name, optional(e.Page), optional(e.PageBytes), e.ColdType, optional(e.Tensors),
 		optional(e.Video), optional(e.Memory), e.Otherwise, strings.Join(sources, "; "),
 	}
 }

@@ -14,6 +14,7 @@ type Engine struct {
 	Page      *Figure `json:"page"`       // tokens
 	PageBytes *Figure `json:"page_bytes"` // paged attention: of the largest layer
 	ColdType  string  `json:"cold_type"`  // of its rows on disk
+	Tensors   *Figure `json:"tensors"`    // paged attention: tokens of all slots up to which K/V is not in pages
 	Video     *Figure `json:"video"`      // most video memory for K/V, without the model's other memory
 	Memory    *Figure `json:"memory"`     // paged attention: host memory; elastic memory: first limit of a device
 	Otherwise string  `json:"otherwise"`  // without support of the model or the machine
@@ -21,6 +22,9 @@ type Engine struct {
 
 const (
 	elasticCells = 256 // of a block, which gets and loses its memory at once
+
+	tensorCells  = 256  // K/V is in tensors for multiples of them
+	tensorMargin = 0.05 // of the room for them, which a patched release leaves
 
 	reserveShare = 16        // of the card: what pages leave free
 	reserveMin   = 512 << 20 // bytes of it
@@ -60,8 +64,28 @@ func (p *Plan) pagedEngine(in *Input, planned bool) Engine {
 	default:
 		e.Memory = &Figure{pagedenv.DefaultHostBytes, Bytes, Assumed, "half of the available memory is more"}
 	}
-	e.Video = p.videoPages(in)
+	e.Tensors, e.Video = p.tensors(in), p.videoPages(in)
 	return e
+}
+
+// tensors is how many tokens are in Ollama's own tensors before all are in pages: those that a card has room
+// for, where it holds the model.
+func (p *Plan) tensors(in *Input) *Figure {
+	whole := in.Context.Value * in.Slots.Value
+	after := in.PagedAfter
+	switch {
+	case after.Origin != "":
+	case in.VRAM.Origin == "":
+		return nil
+	case p.Cells.Value <= p.Places[0].Room.Value:
+		return &Figure{whole, Tokens, p.Places[0].Room.Origin, "all of them: nothing is in pages"}
+	case p.TokenFull.Value > 0:
+		windows := p.Cells.Value - whole*p.TokenFull.Value
+		room := (p.Places[0].Room.Value - windows) * (1 - tensorMargin)
+		after = Figure{max(0, room/p.TokenFull.Value), Tokens, Assumed, "what the model leaves of --vram"}
+	}
+	after.Value = math.Floor(min(after.Value, whole)/tensorCells) * tensorCells
+	return &after
 }
 
 // videoPages is the most video memory for copies of pages. Their reserve stays free.
@@ -115,5 +139,5 @@ func (p *Plan) coldType(in *Input) string {
 
 // pageable reports whether paged attention can compute the model.
 func (p *Plan) pageable() bool {
-	return p.StateLayers.Value == 0 && !slices.Contains(unpaged, p.Architecture)
+	return !slices.Contains(unpaged, p.Architecture)
 }

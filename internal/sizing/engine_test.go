@@ -36,6 +36,30 @@ func TestEnginesThatArePlanned(t *testing.T) {
 	}
 }
 
+// K/V is in tensors as long as a card has room for them beside the model, or as a variable says.
+func TestTensorsBeforePages(t *testing.T) {
+	in := eightB(t)
+	in.Paged = true
+	require.Nil(t, onlyEngine(t, in).Tensors, "no card is known")
+
+	in.VRAM = given(8e9, Bytes)
+	room := Make(in).Places[0].Room.Value
+	got := onlyEngine(t, in).Tensors.Value
+	require.Zero(t, int64(got)%256)
+	require.InDelta(t, 0.95*room/131072, got, 256)
+	in.PagedAfter = given(5000, Tokens)
+	require.Equal(t, 4864.0, onlyEngine(t, in).Tensors.Value)
+	in.PagedAfter = given(1e6, Tokens)
+	require.Equal(t, in.Context.Value, onlyEngine(t, in).Tensors.Value)
+
+	in.PagedAfter, in.VRAM = Figure{}, given(80e9, Bytes)
+	e := onlyEngine(t, in)
+	require.Equal(t, in.Context.Value, e.Tensors.Value)
+	require.Contains(t, e.Tensors.From, "nothing is in pages")
+	in.VRAM = given(1e9, Bytes)
+	require.Zero(t, onlyEngine(t, in).Tensors.Value, "the model has no room")
+}
+
 // The memory of paged attention is that of its variable, else HOT, else a default; of a page K and V fill whole
 // blocks of the disk.
 func TestPagedEngine(t *testing.T) {
@@ -66,6 +90,12 @@ func TestPagedEngine(t *testing.T) {
 
 	in.Shape, in.PagedCells = shapeOf(t, model("qwen3", 2, 1, 32, nil)), given(16, Tokens)
 	require.EqualValues(t, 2*4096, onlyEngine(t, in).PageBytes.Value)
+	in.Shape = shapeOf(t, model("nemotron_h", 4, 2, 128, ggml.KV{
+		"attention.head_count_kv": []uint32{0, 0, 0, 2}, "ssm.inner_size": uint32(4096), "ssm.state_size": uint32(128),
+		"ssm.conv_kernel": uint32(4), "ssm.group_count": uint32(8),
+	}))
+	require.Positive(t, Make(in).StateLayers.Value)
+	require.NotNil(t, onlyEngine(t, in).Page, "the layers with attention of a hybrid")
 	in.Shape = shapeOf(t, model("gemma2", 32, 8, 128, nil))
 	e = onlyEngine(t, in)
 	require.Nil(t, e.Page)

@@ -33,10 +33,11 @@ type Input struct {
 	Compute     func(begin, end int64) float64
 	ComputeFrom Figure
 	// Elastic and Paged: OLLAMA_KVCACHED and OLLAMA_PAGED_ATTN are on. ElasticLimit, PagedHost and PagedVRAM are
-	// their variables, in bytes, PagedCells the tokens of a page of paged attention.
+	// their variables, in bytes, PagedCells the tokens of a page of paged attention, PagedAfter those of all
+	// slots that come before pages; not known where the memory of a card decides.
 	Elastic, Paged                     bool
 	ElasticLimit, PagedHost, PagedVRAM Figure
-	PagedCells                         Figure
+	PagedCells, PagedAfter             Figure
 	// Hot is the share of HOT in the context.
 	Hot Figure
 	// Cold is the type of lossy pages in the remote tier, or "".
