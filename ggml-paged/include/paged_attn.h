@@ -30,7 +30,8 @@
 // Choosing
 //
 // With kvp_params.select_cells, queries that kvp_batch_desc.q_select marks attend to about so
-// many cells, in blocks of page_cells positions of their sequence: those with the first positions
+// many cells, if these are fewer than three quarters of all that they see. They do so in blocks of
+// page_cells positions of their sequence: those with the first positions
 // and the newest, and of the others those with the greatest bounds of scores, by the least and
 // greatest value of each channel of their keys, which are read once for that. This is not exact,
 // and what it leaves out has no bound. The choice of a query depends on its own row and on the

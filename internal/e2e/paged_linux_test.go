@@ -201,9 +201,9 @@ func TestPagedSelect(t *testing.T) {
 // A time that no token meets leaves the fewest blocks, and one that all of them meet leaves all: then nothing is
 // chosen any more.
 func TestPagedSelectByTime(t *testing.T) {
-	const layers, blocks, tokens = 24, 2500 / 64, 100
+	const layers, blocks, tokens = 24, 3000 / 64, 100
 	m := newPagedModel(t, testmodel.Shape{Arch: "qwen3", Layers: layers, Embed: 256, Heads: 4, KVHeads: 2, HeadDim: 128, Seed: 3})
-	text := m.prompt(t, 2500, 72)
+	text := m.prompt(t, 3000, 72)
 	ask := func(env ...string) (got answer, seen, chosen float64) {
 		s := start(t, append(append(paged(t, 64, plenty), m.env...), env...)...)
 		s.create(m.shape.Arch, m.gguf)

@@ -21,6 +21,10 @@ constexpr int32_t NEWEST_SHARE    = 8;  // of the budget: one part in so many
 // The least number of blocks: the first, and two for the newest positions.
 constexpr uint32_t BLOCKS_MIN = 3;
 
+// A choice of more than three of four blocks takes longer than to attend to all.
+constexpr uint32_t CHOICE_MOST = 3;
+constexpr uint32_t CHOICE_OF   = 4;
+
 uint32_t blocks_wanted(const kvp_op & op, const batch_data & data) {
     return std::max(BLOCKS_MIN, op.params.select_cells / data.cells->page_cells);
 }
@@ -54,7 +58,8 @@ bool chooses(const kvp_op & op, const batch_data & data) {
 }
 
 bool picks(const kvp_op & op, const batch_data & data, uint32_t query) {
-    return data.q_select[query] != 0 && lists_of(data).seen[query].size() > blocks_wanted(op, data);
+    const uint64_t seen = lists_of(data).seen[query].size();
+    return data.q_select[query] != 0 && (uint64_t) CHOICE_OF * blocks_wanted(op, data) < CHOICE_MOST * seen;
 }
 
 void choice::begin(uint32_t which, const float * row, int64_t head_stride) {

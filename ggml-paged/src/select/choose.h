@@ -23,8 +23,8 @@ namespace kvp {
 // and no ALiBi.
 bool chooses(const kvp_op & op, const batch_data & data);
 
-// picks returns whether one of its queries does: it is marked and sees more blocks than the budget
-// has.
+// picks returns whether one of its queries does: it is marked, and the budget has fewer than three
+// quarters of the blocks that it sees.
 bool picks(const kvp_op & op, const batch_data & data, uint32_t query);
 
 // The state of a choice, which all threads of an op share.

@@ -219,7 +219,8 @@ std::set<uint32_t> choose_blocks(const world & w, uint32_t query, bool & sure) {
     std::sort(all.begin(), all.end(), [](const candidate & a, const candidate & b) {
         return a.worth != b.worth ? a.worth > b.worth : a.number > b.number;
     });
-    const size_t n = std::min<size_t>(std::max(3u, w.params.select_cells / w.page_cells), all.size());
+    size_t n = std::max(3u, w.params.select_cells / w.page_cells);
+    n = 4 * n < 3 * all.size() ? n : all.size();
     sure = n == all.size() || std::isinf(all[n].worth) || std::isinf(all[n - 1].worth) || all[n - 1].worth > all[n].worth * 1.0001;
     std::set<uint32_t> out;
     for (size_t i = 0; i < n; i++) {
