@@ -100,9 +100,9 @@ type BatchDesc struct {
 	Select    []bool   // queries that choose, with Config.Selects; or nil
 	// SelectCells is how many cells they attend to. See kvp_params.
 	SelectCells int
-	Window    int32    // math.MaxInt32: none
-	Chunk     int32    // 0: none
-	Reserve   bool     // only sizes matter
+	Window      int32 // math.MaxInt32: none
+	Chunk       int32 // 0: none
+	Reserve     bool  // only sizes matter
 }
 
 // Params are an op's own settings.
