@@ -71,6 +71,8 @@ public:
         pool_ = pool;
     }
 
+    bool mma() const override { return mma_; }
+
     void * pool_alloc(size_t bytes) override;
     void   pool_free(void * memory) override;
     void * keep_alloc(size_t bytes) override;
@@ -104,7 +106,7 @@ private:
     cudaStream_t compute() { return streams_[stream_compute]; }
 
     const int                device_;
-    bool                     mma_ = false;  // the code for this device has tensor cores
+    bool                     mma_ = false;
     cudaStream_t             own_[n_streams] = {};
     cudaStream_t             streams_[n_streams] = {};
     std::vector<cudaEvent_t> events_;
