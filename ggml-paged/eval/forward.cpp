@@ -96,11 +96,11 @@ const test_backend & find_backend(const eval_case & c) {
     if (const test_backend * found = test_backend_find(c.backend.c_str())) {
         return *found;
     }
-    if (c.backend == "cuda" || c.backend == "emulated") {
+    if (c.backend == "cuda" || c.backend == "emulated" || c.backend == "tensor") {
         throw bad_input("The backend \"" + c.backend + "\" was not built into this program" +
                         (c.backend == "cuda" ? "; configure with -DKVP_CUDA=ON." : "."));
     }
-    throw bad_input("The backend \"" + c.backend + "\" is not known; there are \"cpu\", \"emulated\" and \"cuda\".");
+    throw bad_input("The backend \"" + c.backend + "\" is not known; there are \"cpu\", \"emulated\", \"tensor\" and \"cuda\".");
 }
 
 }  // namespace

@@ -25,7 +25,8 @@
 //   sinks        whether the last array is there
 //   page_tokens  cells of a page, a power of two from 16 to 65536
 //   ram_pages    pages that fit in memory; fewer than the case has: the rest is spilled
-//   backend      "cpu", "emulated" (the CUDA kernels run on the CPU) or "cuda"
+//   backend      "cpu", "cuda", or the CUDA kernels on the CPU: "emulated", or "tensor" with emulated
+//                tensor cores
 //
 // The arrays:
 //

@@ -3,7 +3,7 @@
 
 #define KVP_INSTANTIATIONS(K, V)                                          \
     attend_decode<K, V, 1>, attend_decode<K, V, 4>, attend_decode<K, V, 8>, \
-    attend_decode<K, V, 16>, attend_prefill<K, V>,
+    attend_decode<K, V, 16>, attend_prefill<K, V>, attend_prefill_mma<K, V>,
 
 namespace kvp_kernels {
 

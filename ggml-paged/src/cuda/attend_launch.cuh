@@ -7,8 +7,8 @@
 namespace kvp_gpu {
 
 template <uint32_t DK, uint32_t DV>
-void launch_attend(const attend_split & split, grid_size grid, cudaStream_t stream, const attend_args & a) {
-    kvp_kernels::with_kernel_of<DK, DV>(split, [&](void (*kernel)(attend_args), uint32_t threads) {
+void launch_attend(const attend_split & split, bool mma, grid_size grid, cudaStream_t stream, const attend_args & a) {
+    kvp_kernels::with_kernel_of<DK, DV>(split, mma, [&](void (*kernel)(attend_args), uint32_t threads) {
         kernel<<<dim3(grid.x, grid.y, grid.z), threads, 0, stream>>>(a);
     });
 }
@@ -16,4 +16,4 @@ void launch_attend(const attend_split & split, grid_size grid, cudaStream_t stre
 } // namespace kvp_gpu
 
 #define KVP_ATTEND_KERNELS(K, V) \
-    template void kvp_gpu::launch_attend<K, V>(const attend_split &, grid_size, cudaStream_t, const attend_args &);
+    template void kvp_gpu::launch_attend<K, V>(const attend_split &, bool, grid_size, cudaStream_t, const attend_args &);

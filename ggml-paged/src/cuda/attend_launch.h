@@ -10,6 +10,6 @@
 namespace kvp_gpu {
 
 template <uint32_t DK, uint32_t DV>
-void launch_attend(const attend_split & split, grid_size grid, cudaStream_t stream, const attend_args & a);
+void launch_attend(const attend_split & split, bool mma, grid_size grid, cudaStream_t stream, const attend_args & a);
 
 } // namespace kvp_gpu

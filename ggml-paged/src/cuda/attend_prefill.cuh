@@ -9,11 +9,103 @@
 // in 16 byte reads, so Q, K and the weights are kept there with rows (cells) innermost. A
 // thread has the same rows in both products, so maxima and sums of a row stay in registers
 // and are exchanged by shuffles among 16 neighbours.
+//
+// attend_prefill_mma.cuh has the same with both products on tensor cores.
 #pragma once
 
 #include "cuda/attend_decode.cuh"
 
 namespace KVP_KERNELS {
+
+// The rows of a block, the cells of a tile, and which row sees which cell: in shared memory.
+template <uint32_t ROWS>
+struct prefill_view {
+    row_desc rows[ROWS];
+    int32_t  pos[prefill_tile];
+    uint64_t seqs[prefill_tile];
+    uint16_t visible[ROWS][4];         // bits of 16 cells each
+    uint32_t seen[prefill_tile / 32];  // cells that some row sees
+};
+
+KVP_DEVICE float same(float weight) { return weight; }
+
+// What both kernels of prefill do with T rows and 4 cells of the scores per thread.
+template <uint32_t T>
+struct prefill_tiles {
+    using view = prefill_view<16 * T>;
+    static constexpr uint32_t rows = 16 * T;
+
+    KVP_DEVICE uint32_t my_x() { return anew(thread_index()) % 16; }
+    KVP_DEVICE uint32_t my_row() { return anew(thread_index()) / 16 * T; }
+
+    // Metadata of the tile, and the views of its rows; false where no row sees any cell.
+    KVP_DEVICE bool find_visible(const attend_args & a, const page_desc & page, view & s, uint32_t c0, uint32_t cells) {
+        const uint32_t t = thread_index();
+        if (t < prefill_tile && page.metadata != no_metadata) {
+            s.pos[t] = t < cells ? a.pos[page.metadata + c0 + t] : 0;
+            s.seqs[t] = t < cells && !page.full ? a.seqs[page.metadata + c0 + t] : 0;
+        }
+        if (t < prefill_tile / 32) {
+            s.seen[t] = 0;
+        }
+        KVP_BARRIER();
+        if (page.full) {
+            return true;
+        }
+        const uint32_t row = t / 4, part = t % 4;
+        uint32_t bits = 0;
+        if (row < rows) {
+            const row_desc r = s.rows[row];
+            for (uint32_t i = 0; i < 16; ++i) {
+                const uint32_t c = part * 16 + i;
+                bits |= c < cells && sees(r, s.pos[c], s.seqs[c]) ? 1u << i : 0u;
+            }
+            s.visible[row][part] = (uint16_t) bits;
+            if (bits) {
+                or_shared(&s.seen[part / 2], bits << part % 2 * 16);
+            }
+        }
+        return KVP_BARRIER_OR(bits != 0);
+    }
+
+    // Scores to weights, as KEEP returns them; m and l are brought to the new maximum, and
+    // correction is what older sums are to be multiplied by.
+    template <float KEEP(float)>
+    KVP_DEVICE void online_softmax(const attend_args & a, const page_desc & page, const view & s, uint32_t cells,
+                                   float (&x)[T][4], float (&m_of)[T], float (&l_of)[T], float (&correction)[T]) {
+        const bool positions = page.metadata != no_metadata;
+        KVP_UNROLL
+        for (uint32_t i = 0; i < T; ++i) {
+            const uint32_t row = my_row() + i;
+            const uint32_t bits = page.full ? 0xfu : (uint32_t) s.visible[row][my_x() / 4] >> my_x() % 4 * 4;
+            float m = m_of[i];
+            KVP_UNROLL
+            for (uint32_t j = 0; j < 4; ++j) {
+                const uint32_t c = 4 * my_x() + j;
+                const bool sees_it = c < cells && (bits >> j & 1u);
+                x[i][j] = sees_it ? score(a, s.rows[row], x[i][j], positions ? s.pos[c] : 0) : minus_infinity();
+                m = larger(x[i][j], m);
+            }
+            KVP_UNROLL
+            for (int o = 8; o > 0; o /= 2) {
+                m = larger(shuffle_xor(m, o), m);
+            }
+            float l = 0.0f;
+            KVP_UNROLL
+            for (uint32_t j = 0; j < 4; ++j) {
+                x[i][j] = KEEP(weight(x[i][j], m));
+                l += x[i][j];
+            }
+            KVP_UNROLL
+            for (int o = 8; o > 0; o /= 2) {
+                l += shuffle_xor(l, o);
+            }
+            correction[i] = weight(m_of[i], m);
+            l_of[i] = l_of[i] * correction[i] + l;
+            m_of[i] = m;
+        }
+    }
+};
 
 template <uint32_t DK, uint32_t DV>
 struct prefill_shape {
@@ -30,15 +122,10 @@ struct prefill_shape {
 };
 
 template <uint32_t DK, uint32_t DV>
-struct prefill_shared {
+struct prefill_shared : prefill_view<prefill_shape<DK, DV>::rows> {
     using shape = prefill_shape<DK, DV>;
     alignas(16) float staging[shape::staging];               // K and Q, then V
     alignas(16) float p[shape::cells * shape::q_stride];     // weights [cell][row]
-    row_desc rows[shape::rows];
-    int32_t  pos[shape::cells];
-    uint64_t seqs[shape::cells];
-    uint16_t visible[shape::rows][4];  // bits of 16 cells each
-    uint32_t seen[shape::cells / 32];  // cells that some row sees
 };
 
 // The running softmax of a thread: T rows, vectors_per_thread vectors of acc.
@@ -51,14 +138,15 @@ struct prefill_state {
 };
 
 template <uint32_t DK, uint32_t DV>
-struct prefill {
+struct prefill : prefill_tiles<prefill_shape<DK, DV>::T> {
     using shape  = prefill_shape<DK, DV>;
+    using tiles  = prefill_tiles<shape::T>;
     using memory = prefill_shared<DK, DV>;
     using state  = prefill_state<DK, DV>;
     static constexpr uint32_t T = shape::T;
 
-    KVP_DEVICE uint32_t my_x() { return thread_index() % 16; }
-    KVP_DEVICE uint32_t my_row() { return thread_index() / 16 * T; }
+    using tiles::my_x;
+    using tiles::my_row;
     KVP_DEVICE uint32_t my_vector(uint32_t i) { return my_x() + 16 * i; }
 
     KVP_DEVICE void begin(const attend_args & a, memory & s, uint32_t kv_head, uint32_t first_row, state & t) {
@@ -81,36 +169,6 @@ struct prefill {
                 }
             }
         }
-    }
-
-    // Metadata of the tile, and the views of its rows; false where no row sees any cell.
-    KVP_DEVICE bool find_visible(const attend_args & a, const page_desc & page, memory & s, uint32_t c0, uint32_t cells) {
-        const uint32_t t = thread_index();
-        if (t < shape::cells && page.metadata != no_metadata) {
-            s.pos[t] = t < cells ? a.pos[page.metadata + c0 + t] : 0;
-            s.seqs[t] = t < cells && !page.full ? a.seqs[page.metadata + c0 + t] : 0;
-        }
-        if (t < shape::cells / 32) {
-            s.seen[t] = 0;
-        }
-        KVP_BARRIER();
-        if (page.full) {
-            return true;
-        }
-        const uint32_t row = t / 4, part = t % 4;
-        uint32_t bits = 0;
-        if (row < shape::rows) {
-            const row_desc r = s.rows[row];
-            for (uint32_t i = 0; i < 16; ++i) {
-                const uint32_t c = part * 16 + i;
-                bits |= c < cells && sees(r, s.pos[c], s.seqs[c]) ? 1u << i : 0u;
-            }
-            s.visible[row][part] = (uint16_t) bits;
-            if (bits) {
-                or_shared(&s.seen[part / 2], bits << part % 2 * 16);
-            }
-        }
-        return KVP_BARRIER_OR(bits != 0);
     }
 
     KVP_DEVICE void stage_qk(const attend_args & a, memory & s, const uint8_t * k, uint32_t kv_head,
@@ -146,7 +204,7 @@ struct prefill {
     }
 
     KVP_DEVICE void dot_qk(const attend_args & a, memory & s, const uint8_t * k, uint32_t kv_head,
-                           uint32_t first_row, uint32_t cells, float (&x)[T][4]) {
+                           uint32_t first_row, uint32_t cells, const state &, float (&x)[T][4]) {
         const float * ks = s.staging + 4 * my_x();
         const float * qs = s.staging + shape::qk_chunk * shape::k_stride + my_row();
         KVP_UNROLL
@@ -173,43 +231,17 @@ struct prefill {
         }
     }
 
-    // Scores to weights; m, l and acc are brought to the new maximum.
-    KVP_DEVICE void online_softmax(const attend_args & a, const page_desc & page, memory & s, uint32_t cells,
-                                   float (&x)[T][4], state & t) {
-        const bool positions = page.metadata != no_metadata;
+    // Scores to weights in shared memory; m, l and acc are brought to the new maximum.
+    KVP_DEVICE void weigh(const attend_args & a, const page_desc & page, memory & s, uint32_t cells,
+                          float (&x)[T][4], state & t) {
+        float correction[T];
+        tiles::template online_softmax<same>(a, page, s, cells, x, t.m, t.l, correction);
         KVP_UNROLL
         for (uint32_t i = 0; i < T; ++i) {
-            const uint32_t row = my_row() + i;
-            const uint32_t bits = page.full ? 0xfu : (uint32_t) s.visible[row][my_x() / 4] >> my_x() % 4 * 4;
-            float m = t.m[i];
-            KVP_UNROLL
-            for (uint32_t j = 0; j < 4; ++j) {
-                const uint32_t c = 4 * my_x() + j;
-                const bool sees_it = c < cells && (bits >> j & 1u);
-                x[i][j] = sees_it ? score(a, s.rows[row], x[i][j], positions ? s.pos[c] : 0) : minus_infinity();
-                m = larger(x[i][j], m);
-            }
-            KVP_UNROLL
-            for (int o = 8; o > 0; o /= 2) {
-                m = larger(shuffle_xor(m, o), m);
-            }
-            float l = 0.0f;
-            KVP_UNROLL
-            for (uint32_t j = 0; j < 4; ++j) {
-                x[i][j] = weight(x[i][j], m);
-                l += x[i][j];
-            }
-            KVP_UNROLL
-            for (int o = 8; o > 0; o /= 2) {
-                l += shuffle_xor(l, o);
-            }
-            const float correction = weight(t.m[i], m);
-            t.l[i] = t.l[i] * correction + l;
-            t.m[i] = m;
             KVP_UNROLL
             for (uint32_t j = 0; j < shape::vectors_per_thread; ++j) {
                 float4_t & c = t.acc[i][j];
-                c = {c.x * correction, c.y * correction, c.z * correction, c.w * correction};
+                c = {c.x * correction[i], c.y * correction[i], c.z * correction[i], c.w * correction[i]};
             }
         }
         KVP_UNROLL
@@ -273,6 +305,7 @@ struct prefill {
         }
     }
 
+    // The first barrier orders the weights, too, because V is staged before it.
     KVP_DEVICE void accumulate_pv(const attend_args & a, const page_desc & page, memory & s, const uint8_t * v,
                                   uint32_t cells, state & t) {
         for (uint32_t c0 = 0; c0 < cells; c0 += shape::v_chunk) {
@@ -308,34 +341,35 @@ struct prefill {
     }
 };
 
-template <uint32_t DK, uint32_t DV>
-KVP_GLOBAL(prefill_block) void attend_prefill(attend_args a) {
-    using kernel = prefill<DK, DV>;
-    using shape  = prefill_shape<DK, DV>;
-    using memory = prefill_shared<DK, DV>;
-    KVP_SHARED(memory, s);
-
+// attend_tiles goes over the cells of a block's split with either kernel.
+template <class KERNEL>
+KVP_DEVICE void attend_tiles(const attend_args & a, typename KERNEL::memory & s) {
     const page_desc & page = a.pages[block_x() / a.splits];
-    const uint32_t kv_head = block_y(), first_row = block_z() * shape::rows;
+    const uint32_t kv_head = block_y(), first_row = block_z() * KERNEL::rows;
     const uint32_t begin = block_x() % a.splits * a.span;
     const uint32_t end = begin + a.span < page.cells ? begin + a.span : page.cells;
     const uint64_t block = a.resume ? 0 : (uint64_t) block_x() * a.n_q * a.heads;
 
-    typename kernel::state t;
-    kernel::begin(a, s, kv_head, first_row, t);
-    for (uint32_t c0 = begin; c0 < end; c0 += shape::cells) {
-        const uint32_t cells = end - c0 < shape::cells ? end - c0 : shape::cells;
-        if (!kernel::find_visible(a, page, s, c0, cells)) {
+    typename KERNEL::state t;
+    KERNEL::begin(a, s, kv_head, first_row, t);
+    for (uint32_t c0 = begin; c0 < end; c0 += prefill_tile) {
+        const uint32_t cells = end - c0 < prefill_tile ? end - c0 : prefill_tile;
+        if (!KERNEL::find_visible(a, page, s, c0, cells)) {
             continue;
         }
-        float x[kernel::T][4];
-        kernel::dot_qk(a, s, page.k + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_k, kv_head, first_row, cells, x);
-        kernel::online_softmax(a, page, s, cells, x, t);
-        // The first barrier of accumulate_pv orders the weights, too, because V is staged
-        // before it.
-        kernel::accumulate_pv(a, page, s, page.v + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_v, cells, t);
+        float x[KERNEL::T][4];
+        KERNEL::dot_qk(a, s, page.k + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_k, kv_head, first_row, cells, t, x);
+        KERNEL::weigh(a, page, s, cells, x, t);
+        KERNEL::accumulate_pv(a, page, s, page.v + ((uint64_t) c0 * a.kv_heads + kv_head) * a.row_v, cells, t);
     }
-    kernel::write(a, s, block, t);
+    KERNEL::write(a, s, block, t);
+}
+
+template <uint32_t DK, uint32_t DV>
+KVP_GLOBAL(prefill_block) void attend_prefill(attend_args a) {
+    using memory = prefill_shared<DK, DV>;
+    KVP_SHARED(memory, s);
+    attend_tiles<prefill<DK, DV>>(a, s);
 }
 
 } // namespace KVP_KERNELS

@@ -71,6 +71,8 @@ public:
         pool_ = pool;
     }
 
+    bool mma() const override { return mma_; }
+
     void * pool_alloc(size_t bytes) override;
     void   pool_free(void * memory) override;
     void * keep_alloc(size_t bytes) override;
@@ -104,6 +106,7 @@ private:
     cudaStream_t compute() { return streams_[stream_compute]; }
 
     const int                device_;
+    bool                     mma_ = false;
     cudaStream_t             own_[n_streams] = {};
     cudaStream_t             streams_[n_streams] = {};
     std::vector<cudaEvent_t> events_;
@@ -122,6 +125,8 @@ cudaError_t cuda_gpu::open() {
         // a model.
         cudaFuncAttributes attributes;
         e = cudaFuncGetAttributes(&attributes, kvp_kernels::clear);
+        // Not the device's capability: code for older ones runs on it, too, and has no mma.
+        mma_ = e == cudaSuccess && attributes.ptxVersion >= KVP_MMA_CAPABILITY;
     }
     return e;
 }
@@ -277,7 +282,7 @@ int cuda_gpu::attend(uint32_t dk, uint32_t dv, const attend_split & split, grid_
     enter();
 #define KVP_CASE(K, V)                                           \
     if (dk == K && dv == V) {                                    \
-        launch_attend<K, V>(split, grid, compute(), a);          \
+        launch_attend<K, V>(split, mma_, grid, compute(), a);    \
         return check(cudaGetLastError(), "launching attention"); \
     }
     KVP_FOR_EACH_HEAD_DIM(KVP_CASE)

@@ -13,6 +13,9 @@ public:
     // use sets the engine's stream (a cudaStream_t) and pool for later calls. By default,
     // the device has its own stream and pool.
     virtual void use(void * stream, const kvp_cuda_pool & pool) = 0;
+
+    // mma says that the code for this device has tensor cores, and prefill runs on them.
+    virtual bool mma() const = 0;
 };
 
 // make_cuda_gpu returns NULL, with a sentence in message, if the device cannot be used.

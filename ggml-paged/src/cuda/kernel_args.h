@@ -17,6 +17,8 @@ constexpr uint32_t prefill_tile  = 64;     // cells
 constexpr uint32_t merge_block   = 128;
 constexpr uint32_t copy_block    = 128;
 constexpr uint32_t quant_block   = 128;
+// The least compute capability with tensor cores for halves, times ten.
+#define KVP_MMA_CAPABILITY 75
 constexpr uint32_t no_metadata   = 0xffffffffu;
 
 // A prefill block has 16 times as many rows. Wide heads have fewer, so that acc fits

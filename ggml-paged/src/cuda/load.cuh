@@ -25,40 +25,74 @@ KVP_DEVICE void load_f16(const uint8_t * row, uint32_t element, float * x) {
     }
 }
 
-KVP_DEVICE void load_q8_0(const uint8_t * row, uint32_t element, float * x) {
+// Integers of a block, and the scale that they are multiplied by.
+KVP_DEVICE float units_q8_0(const uint8_t * row, uint32_t element, float * x) {
     const uint16_t * block = (const uint16_t *) (row + 34 * (element / 32));
-    const float d = half_to_float(block[0]);
     const uint16_t * q = block + 1 + (element % 32) / 2;
     KVP_UNROLL
     for (int i = 0; i < 4; ++i) {
         const uint32_t two = q[i];
-        x[2 * i]     = d * (float) (int8_t) (two & 0xffu);
-        x[2 * i + 1] = d * (float) (int8_t) (two >> 8);
+        x[2 * i]     = (float) (int8_t) (two & 0xffu);
+        x[2 * i + 1] = (float) (int8_t) (two >> 8);
     }
+    return half_to_float(block[0]);
 }
 
-KVP_DEVICE void load_q4_0(const uint8_t * row, uint32_t element, float * x) {
+KVP_DEVICE float units_q4_0(const uint8_t * row, uint32_t element, float * x) {
     const uint16_t * block = (const uint16_t *) (row + 18 * (element / 32));
-    const float d = half_to_float(block[0]);
     const uint32_t shift = (element % 32) < 16 ? 0 : 4;
     const uint16_t * q = block + 1 + (element % 16) / 2;
     KVP_UNROLL
     for (int i = 0; i < 4; ++i) {
         const uint32_t two = (uint32_t) q[i] >> shift;
-        x[2 * i]     = d * (float) ((int) (two & 0xfu) - 8);
-        x[2 * i + 1] = d * (float) ((int) ((two >> 8) & 0xfu) - 8);
+        x[2 * i]     = (float) ((int) (two & 0xfu) - 8);
+        x[2 * i + 1] = (float) ((int) ((two >> 8) & 0xfu) - 8);
     }
+    return half_to_float(block[0]);
 }
 
 // load8 reads elements element .. element+7 of a row; element is a multiple of 8.
 KVP_DEVICE void load8(uint32_t type, const uint8_t * row, uint32_t element, float * x) {
     if (type == type_f16) {
         load_f16(row, element, x);
-    } else if (type == type_q8_0) {
-        load_q8_0(row, element, x);
-    } else {
-        load_q4_0(row, element, x);
+        return;
     }
+    const float d = type == type_q8_0 ? units_q8_0(row, element, x) : units_q4_0(row, element, x);
+    KVP_UNROLL
+    for (int i = 0; i < 8; ++i) {
+        x[i] *= d;
+    }
+}
+
+KVP_DEVICE halves8 to_halves(const float * x) {
+    halves8 h;
+    KVP_UNROLL
+    for (int i = 0; i < 4; ++i) {
+        h.pair[i] = pack(float_to_half(x[2 * i]), float_to_half(x[2 * i + 1]));
+    }
+    return h;
+}
+
+// load8_halves rounds to halves what is not stored as such.
+KVP_DEVICE halves8 load8_halves(uint32_t type, const uint8_t * row, uint32_t element) {
+    if (type == type_f16) {
+        return *(const halves8 *) (row + 2 * element);
+    }
+    float x[8];
+    load8(type, row, element, x);
+    return to_halves(x);
+}
+
+// units8_halves rounds nothing: the elements are what x gets times what it returns.
+KVP_DEVICE float units8_halves(uint32_t type, const uint8_t * row, uint32_t element, halves8 & x) {
+    if (type == type_f16) {
+        x = *(const halves8 *) (row + 2 * element);
+        return 1.0f;
+    }
+    float units[8];
+    const float d = type == type_q8_0 ? units_q8_0(row, element, units) : units_q4_0(row, element, units);
+    x = to_halves(units);
+    return d;
 }
 
 } // namespace KVP_KERNELS

@@ -18,7 +18,7 @@ constexpr uint32_t warp = 32;
 constexpr size_t   red_zone = 1024;
 constexpr uint8_t  poison = 0xff;  // floats are NaN
 
-enum class thread_state { ready, at_barrier, at_shuffle, done };
+enum class thread_state { ready, at_barrier, at_shuffle, at_mma, done };
 
 struct cuda_thread {
     fiber *      stack = nullptr;
@@ -27,6 +27,7 @@ struct cuda_thread {
     int          line = 0;
     float        given = 0, taken = 0;
     int          lane_mask = 0;
+    mma_operands * operands = nullptr;
     bool         votes = false, vote = false;  // at a barrier with a vote, and the thread's vote
 };
 
@@ -37,7 +38,7 @@ struct block {
     std::string   failure;
     std::vector<cuda_thread> threads;
     std::vector<uint32_t>    ready;
-    std::vector<uint32_t>    arrived;  // lanes of each warp at a shuffle
+    std::vector<uint32_t>    arrived;  // lanes of each warp at a shuffle or an mma
     std::unique_ptr<uint8_t[]> shared{new uint8_t[shared_memory_max + red_zone + 64]};
 
     uint8_t * shared_base() {
@@ -71,24 +72,45 @@ std::string where(const block & b, uint32_t t) {
     switch (thread.state) {
     case thread_state::at_barrier: return name + " waits at the barrier " + site(thread.file, thread.line);
     case thread_state::at_shuffle: return name + (thread.lane_mask ? " waits in a shuffle" : " waits for its warp");
+    case thread_state::at_mma:     return name + " waits in an mma";
     case thread_state::done:       return name + " has returned";
     default:                       return name + " runs";
     }
 }
 
-// All lanes have arrived: exchange, and let the warp go on.
-void finish_shuffle(block & b, uint32_t w) {
-    const uint32_t first = w * warp;
+bool in_exchange(const cuda_thread & t) {
+    return t.state == thread_state::at_shuffle || t.state == thread_state::at_mma;
+}
+
+void multiply_lanes(cuda_thread * threads) {
+    mma_operands lanes[warp];
+    float        d[warp][4];
     for (uint32_t lane = 0; lane < warp; ++lane) {
-        cuda_thread & t = b.threads[first + lane];
-        if (t.lane_mask != b.threads[first].lane_mask) {
+        lanes[lane] = *threads[lane].operands;
+    }
+    multiply(lanes, d);
+    for (uint32_t lane = 0; lane < warp; ++lane) {
+        std::memcpy(threads[lane].operands->c, d[lane], sizeof d[lane]);
+    }
+}
+
+// All lanes have arrived: exchange, and let the warp go on.
+void finish_exchange(block & b, uint32_t w) {
+    cuda_thread * threads = &b.threads[w * warp];
+    for (uint32_t lane = 0; lane < warp; ++lane) {
+        cuda_thread & t = threads[lane];
+        if (t.state != threads[0].state || t.lane_mask != threads[0].lane_mask) {
             fail(b, "lanes of a warp are in different shuffles");
+            return;
         }
-        t.taken = b.threads[first + (lane ^ uint32_t(t.lane_mask))].given;
+        t.taken = threads[lane ^ uint32_t(t.lane_mask)].given;
+    }
+    if (threads[0].state == thread_state::at_mma) {
+        multiply_lanes(threads);
     }
     for (uint32_t lane = 0; lane < warp; ++lane) {
-        b.threads[first + lane].state = thread_state::ready;
-        b.ready.push_back(first + lane);
+        threads[lane].state = thread_state::ready;
+        b.ready.push_back(w * warp + lane);
     }
     b.arrived[w] = 0;
 }
@@ -101,7 +123,7 @@ bool finish_barrier(block & b) {
         const cuda_thread & other = b.threads[t];
         const bool same = other.state == first.state && other.line == first.line && other.file == first.file
             && other.votes == first.votes;
-        if (other.state == thread_state::at_shuffle || (!same && first.state != thread_state::done)
+        if (in_exchange(other) || (!same && first.state != thread_state::done)
             || other.state != first.state) {
             fail(b, where(b, 0) + " while " + where(b, t));
             return false;
@@ -138,10 +160,10 @@ void run_block(block & b, std::mt19937_64 & random) {
         b.ready[pick] = b.ready.back();
         b.ready.pop_back();
         fiber_resume(b.threads[here.thread].stack);
-        if (b.threads[here.thread].state == thread_state::at_shuffle) {
+        if (in_exchange(b.threads[here.thread])) {
             const uint32_t w = here.thread / warp;
             if (++b.arrived[w] == warp) {
-                finish_shuffle(b, w);
+                finish_exchange(b, w);
             }
         }
     }
@@ -228,5 +250,13 @@ float shuffle_xor(float x, int lane_mask) {
 
 // A shuffle in which every lane keeps its own.
 void warp_barrier() { shuffle_xor(0, 0); }
+
+void mma(mma_operands * operands) {
+    cuda_thread & t = running->threads[here.thread];
+    t.state = thread_state::at_mma;
+    t.lane_mask = 0;
+    t.operands = operands;
+    fiber_yield();
+}
 
 } // namespace emulator

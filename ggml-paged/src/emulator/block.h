@@ -1,11 +1,11 @@
 // Runs a kernel on the CPU: one block at a time, every CUDA thread a fiber, in an order
-// that a seed shuffles. A thread runs until it reaches a barrier or a shuffle, so that a
+// that a seed shuffles. A thread runs until it reaches a barrier, a shuffle or an mma, so that a
 // read that no barrier orders after its write sees the former content: poison, or the
 // previous tile.
 //
 // Besides wrong results that come from poison and order, the emulator reports:
 //   - a barrier that not all threads of a block reach, or reach at different places;
-//   - a shuffle or a barrier of a warp that not all its lanes take part in;
+//   - a shuffle, a barrier or an mma of a warp that not all its lanes take part in;
 //   - more than 48 KiB of shared memory, and writes past its end.
 #pragma once
 
@@ -14,6 +14,8 @@
 #include <functional>
 #include <set>
 #include <string>
+
+#include "emulator/mma.h"
 
 namespace emulator {
 
@@ -49,5 +51,7 @@ void     barrier(const char * file, int line);
 bool     barrier_or(bool x, const char * file, int line);
 float    shuffle_xor(float x, int lane_mask);
 void     warp_barrier();
+// mma replaces this lane's c by d.
+void     mma(mma_operands * operands);
 
 } // namespace emulator

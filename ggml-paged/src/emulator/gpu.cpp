@@ -24,7 +24,8 @@ constexpr uint8_t poison = 0xff;
 
 } // namespace
 
-emulated_gpu::emulated_gpu(uint64_t seed, const faults & faults) : random_(seed), faults_(faults) {
+emulated_gpu::emulated_gpu(uint64_t seed, const faults & faults, uint32_t capability)
+    : random_(seed), faults_(faults), capability_(capability) {
     void * p = mmap(nullptr, pool_reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p != MAP_FAILED) {
         pool_ = static_cast<uint8_t *>(p);
@@ -366,7 +367,7 @@ int emulated_gpu::attend(uint32_t dk, uint32_t dv, const attend_split & split, g
     std::lock_guard<std::mutex> lock(mutex_);
     std::function<void()> body;
     uint32_t threads = 0;
-    kvp_emulated::with_attend_kernel(dk, dv, split, [&](void (*kernel)(attend_args), uint32_t n) {
+    kvp_emulated::with_attend_kernel(dk, dv, split, capability_ >= KVP_MMA_CAPABILITY, [&](void (*kernel)(attend_args), uint32_t n) {
         body = [kernel, a] { kernel(a); };
         threads = n;
     });

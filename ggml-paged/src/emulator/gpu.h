@@ -30,7 +30,8 @@ class emulated_gpu : public kvp_gpu::gpu {
 public:
     using stream = kvp_gpu::stream;
 
-    explicit emulated_gpu(uint64_t seed, const faults & faults = {});
+    // capability: as CUDA's compute capability, times ten.
+    explicit emulated_gpu(uint64_t seed, const faults & faults = {}, uint32_t capability = 61);
     ~emulated_gpu() override;
 
     void * pool_alloc(size_t bytes) override;
@@ -94,6 +95,7 @@ private:
     mutable std::mutex     mutex_;
     std::mt19937_64        random_;
     faults                 faults_;
+    const uint32_t         capability_;
     std::deque<operation>  queues_[kvp_gpu::n_streams];
     std::vector<event_state> events_;
     access_log             log_;

@@ -44,6 +44,7 @@ struct test_backend {
 
 const test_backend * test_backend_cpu();
 const test_backend * test_backend_emulated();  // from kvp-backend-emulated
+const test_backend * test_backend_tensor();    // from kvp-backend-emulated
 const test_backend * test_backend_hybrid();    // from kvp-backend-emulated
 const test_backend * test_backend_cuda();      // from kvp-backend-cuda
 

@@ -40,6 +40,7 @@ std::vector<const test_backend *> test_backends() {
         test_backend_cpu(),
 #ifdef KVP_TEST_EMULATED
         test_backend_emulated(),
+        test_backend_tensor(),
         test_backend_hybrid(),
 #endif
 #ifdef KVP_TEST_CUDA

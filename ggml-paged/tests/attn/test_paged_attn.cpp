@@ -1,12 +1,13 @@
 // test_paged_attn: backends against f64 over an all-pairs design of shapes, masks, types,
 // budgets and options.
 //
-//   test_paged_attn [--backend cpu|emulated|hybrid|cuda] [--quick] [--long] [--seed N]
+//   test_paged_attn [--backend cpu|emulated|tensor|hybrid|cuda] [--quick] [--long] [--seed N]
 //                   [--filter TEXT] [--work-max GFLOP] [--spill DIR|none] [--verbose]
 //   test_paged_attn --probe-spill DIR
 //
 // Without --backend all that were built in are tested, except those that this machine
-// cannot run: "cuda" needs a device, "emulated" and "hybrid" run the same kernels without.
+// cannot run: "cuda" needs a device, "emulated", "tensor" and "hybrid" run the same kernels
+// without.
 //
 // The design covers all pairs of values that are possible in a case of no more work than
 // the backend's own limit (--quick, the default), another number (--work-max), or any

@@ -223,7 +223,7 @@ std::vector<float> run_kernels(const attention_case & c, const kernel_options & 
     check(emulator::run(per_row, o.order, [&] { kvp_emulated::clear(empty); }));
     const auto attend = [&](uint32_t splits) {
         a.splits = splits;
-        const bool known = kvp_emulated::with_attend_kernel(s.dk, s.dv, split, [&](void (*kernel)(attend_args), uint32_t threads) {
+        const bool known = kvp_emulated::with_attend_kernel(s.dk, s.dv, split, o.mma, [&](void (*kernel)(attend_args), uint32_t threads) {
             check(emulator::run({splits, s.kv_heads, split.tiles, threads}, o.order, [&] { kernel(a); }));
         });
         check(known ? "" : "no kernel");

@@ -53,6 +53,7 @@ struct kernel_options {
     int              decode_rows = -1;  // -1: as split_attend says
     bool             full = false;   // tell the kernels that everything is visible
     bool             resume = false; // cell ranges one after another into the state, not as splits
+    bool             mma = false;    // the kernels of a device with tensor cores
     bool             one_by_one = false; // merge splits in as many launches
     emulator::order  order;
 };

@@ -11,9 +11,9 @@ namespace {
 
 // The device and its context; NULL with a sentence where there is none.
 struct cuda_backend {
-    std::unique_ptr<kvp_gpu::gpu>       device;
-    std::unique_ptr<kvp_gpu::paged_gpu> paged;
-    char                                message[256] = "The context of the CUDA device cannot be made.";
+    std::unique_ptr<kvp_gpu::cuda_gpu_base> device;
+    std::unique_ptr<kvp_gpu::paged_gpu>     paged;
+    char                                    message[256] = "The context of the CUDA device cannot be made.";
 
     cuda_backend() {
         device = kvp_gpu::make_cuda_gpu(0, message, sizeof message);
@@ -54,6 +54,7 @@ int forward(kvp_op * op, const kvp_io * io, uint32_t, uint64_t) {
 } // namespace
 
 const test_backend * test_backend_cuda() {
-    static const test_backend backend = {"cuda", 1e-4, true, 40, missing, refuses_layer, prepare, forward};
+    const kvp_gpu::cuda_gpu_base * device = backend_state().device.get();
+    static const test_backend backend = {"cuda", device && device->mma() ? 1e-3 : 1e-4, true, 40, missing, refuses_layer, prepare, forward};
     return &backend;
 }

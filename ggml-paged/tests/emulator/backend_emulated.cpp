@@ -1,4 +1,5 @@
 // test_backend_emulated: the CUDA kernels and their orchestration on an emulated GPU.
+// test_backend_tensor: the same on a GPU with tensor cores.
 // test_backend_hybrid: with CPU workers that take their share of the pages.
 #include <errno.h>
 
@@ -17,10 +18,10 @@ const char * refuses_layer(const kvp_layer_desc * layer, uint32_t heads) {
     return kvp_gpu::refuses(layer, heads);
 }
 
-int forward_with(uint32_t workers, kvp_op * op, const kvp_io * io, uint64_t seed) {
+int forward_with(uint32_t workers, uint32_t capability, kvp_op * op, const kvp_io * io, uint64_t seed) {
     kvp_cuda_config config = {};
     config.workers = workers;
-    emulator::emulated_gpu g(seed);
+    emulator::emulated_gpu g(seed, {}, capability);
     int e = 0;
     {
         const auto paged = kvp_gpu::paged_gpu::make(g, config);
@@ -35,17 +36,26 @@ int forward_with(uint32_t workers, kvp_op * op, const kvp_io * io, uint64_t seed
 }
 
 int forward(kvp_op * op, const kvp_io * io, uint32_t, uint64_t seed) {
-    return forward_with(0, op, io, seed);
+    return forward_with(0, 61, op, io, seed);
+}
+
+int forward_tensor(kvp_op * op, const kvp_io * io, uint32_t, uint64_t seed) {
+    return forward_with(0, 80, op, io, seed);
 }
 
 int forward_hybrid(kvp_op * op, const kvp_io * io, uint32_t threads, uint64_t seed) {
-    return forward_with(threads, op, io, seed);
+    return forward_with(threads, 61, op, io, seed);
 }
 
 } // namespace
 
 const test_backend * test_backend_emulated() {
     static const test_backend backend = {"emulated", 1e-4, true, WORK_MAX, nullptr, refuses_layer, nullptr, forward};
+    return &backend;
+}
+
+const test_backend * test_backend_tensor() {
+    static const test_backend backend = {"tensor", 1e-3, true, WORK_MAX, nullptr, refuses_layer, nullptr, forward_tensor};
     return &backend;
 }
 

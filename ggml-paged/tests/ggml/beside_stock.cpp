@@ -47,7 +47,7 @@ both_errors errors_of_both(const modules & m, const test_case & c) {
     const engine e(m, 2);
     const case_inputs in = make_inputs(c), final = final_inputs(c);
     both_errors errors;
-    errors.paged = must_be_near(c, final, paged(m, e, c), ERROR_MAX);
+    errors.paged = must_be_near(c, final, paged(m, e, c), error_max(m));
     const layer_weights weights(e, c, in, true);
     errors.stock = error_of(c, final, attention_graph::stock(e, weights, c, in).compute(e, e.computing()));
     return errors;
@@ -65,7 +65,7 @@ void check_threads_give_the_same_bits(const modules & m) {
     for (const uint32_t n_q : {1u, 40u}) {
         const test_case c = a_case(900, n_q);
         const std::vector<float> one = paged(m, engine(m, 1), c);
-        must_be_near(c, final_inputs(c), one, ERROR_MAX);
+        must_be_near(c, final_inputs(c), one, error_max(m));
         for (const uint32_t threads : {2u, 3u, 7u}) {
             must_equal(paged(m, engine(m, threads), c, rows_kind::separate, threads), one, "another number of threads");
         }
@@ -111,7 +111,7 @@ void check_steps_of_one_sequence(const modules & m) {
             now.seqs[in.q_cell[later]] = 0;
         }
         held.begin(now.batch_desc());
-        must_be_near(one, now, attention_graph::paged(e, weights, one, now, held.op()).compute(e, e.computing()), ERROR_MAX);
+        must_be_near(one, now, attention_graph::paged(e, weights, one, now, held.op()).compute(e, e.computing()), error_max(m));
     }
     held.check();
 }
@@ -124,7 +124,7 @@ void check_refused_ops_run_on_the_cpu(const modules & m) {
     paged_case held(m.computing(), c, in);
     held.begin(in.batch_desc());
     const layer_weights weights(e, c, in, false);
-    must_be_near(c, final_inputs(c), attention_graph::paged(e, weights, c, in, held.op()).compute(e, e.cpu()), ERROR_MAX);
+    must_be_near(c, final_inputs(c), attention_graph::paged(e, weights, c, in, held.op()).compute(e, e.cpu()), ERROR_MAX_CPU);
     held.check();
 }
 

@@ -62,7 +62,7 @@ void check_a_reservation_is_enough(const modules & m) {
         used.begin(now.batch_desc());
         const std::vector<float> out = attention_graph::paged(e, weights, c, now, used.op()).compute(e, e.computing());
         used.check();
-        if (!(error_of(c, final_inputs(c), out) <= ERROR_MAX)) {
+        if (!(error_of(c, final_inputs(c), out) <= error_max(m))) {
             throw std::runtime_error("a batch after the reservation is wrong");
         }
         if (ggml_backend_sched_get_buffer_size(e.sched(), e.computing()) != reserved) {

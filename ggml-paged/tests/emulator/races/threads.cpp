@@ -2,7 +2,7 @@
 // sanitizer. The sanitizer finds the races that compute-sanitizer's racecheck finds on a
 // card, writes of the same value by several threads included. Barriers of a block order
 // all memory, those of a warp its lanes' memory; a shuffle orders none, as CUDA says, so
-// it is made of relaxed atomics, which tell the sanitizer nothing.
+// it is made of relaxed atomics, which tell the sanitizer nothing, and so is an mma.
 #include "emulator/block.h"
 
 #include <atomic>
@@ -59,6 +59,10 @@ struct lanes {
     std::atomic<uint64_t> given[warp] = {};
     std::atomic<uint64_t> taken[warp] = {};  // the last n that was taken from the lane
     meeting               barrier{warp};
+    // The registers of the n-th mma, each with n in the upper half. Two of each: a lane
+    // begins the next mma but one after all have read this one's.
+    std::atomic<uint64_t> registers[2][warp][6] = {};
+    uint64_t              mmas[warp] = {};
 };
 
 struct block {
@@ -119,6 +123,26 @@ float shuffle_xor(float x, int lane_mask) {
     w.taken[other].store(n, std::memory_order_relaxed);
     std::memcpy(&x, &bits, sizeof x);
     return x;
+}
+
+void mma(mma_operands * operands) {
+    lanes & w = running->warps[here.thread / warp];
+    const uint32_t lane = here.thread % warp;
+    const uint64_t n = ++w.mmas[lane];
+    auto & registers = w.registers[n % 2];
+    for (uint32_t i = 0; i < 6; ++i) {
+        registers[lane][i].store(n << 32 | (i < 4 ? operands->a[i] : operands->b[i - 4]), std::memory_order_relaxed);
+    }
+    mma_operands all[warp] = {};
+    for (uint32_t other = 0; other < warp; ++other) {
+        for (uint32_t i = 0; i < 6; ++i) {
+            (i < 4 ? all[other].a[i] : all[other].b[i - 4]) = uint32_t(at_least(registers[other][i], n << 32));
+        }
+    }
+    std::memcpy(all[lane].c, operands->c, sizeof operands->c);
+    float d[warp][4];
+    multiply(all, d);
+    std::memcpy(operands->c, d[lane], sizeof d[lane]);
 }
 
 } // namespace emulator
