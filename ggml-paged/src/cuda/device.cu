@@ -3,6 +3,8 @@
 #include <cuda_runtime.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <string>
 #include <vector>
@@ -125,8 +127,10 @@ cudaError_t cuda_gpu::open() {
         // a model.
         cudaFuncAttributes attributes;
         e = cudaFuncGetAttributes(&attributes, kvp_kernels::clear);
-        // Not the device's capability: code for older ones runs on it, too, and has no mma.
-        mma_ = e == cudaSuccess && attributes.ptxVersion >= KVP_MMA_CAPABILITY;
+        // Not the device's capability: code for older ones runs on it, too, and has no mma. Off by
+        // default until a card has run it.
+        const char * wanted = getenv("KVP_MMA");
+        mma_ = e == cudaSuccess && attributes.ptxVersion >= KVP_MMA_CAPABILITY && wanted && strcmp(wanted, "1") == 0;
     }
     return e;
 }
