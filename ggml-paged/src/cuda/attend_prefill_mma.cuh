@@ -8,7 +8,8 @@
 // Scores have no rounded factor: Q is two halves, the second what the first leaves of it,
 // and K the stored halves, or the integers of a quantized block, whose scale multiplies the
 // sums over the block. Weights and quantized V round to 11 bits. The sum of weights adds up
-// the rounded ones, so each of the two roundings moves a result by at most 2^-11 of max|V|.
+// the rounded ones, so each of the two roundings moves a result by at most 2^-11 of max|V|,
+// where that is a normal half. Quantized V above 65504, the largest half, is infinite here.
 //
 // The scores go through shared memory to the threads that make weights of them, which are
 // those of attend_prefill.
