@@ -68,14 +68,18 @@ func FromEnvironment() (Config, error) {
 // Numerics names what decides the bits of K/V that a runner with pages computes, for the identity of
 // stored pages: pages that were computed in another way are not found.
 func Numerics() string {
+	name := "paged"
+	if env.Value("KVP_MMA") == "1" {
+		name += " mma"
+	}
 	c, err := FromEnvironment()
 	switch {
 	case err != nil || c.Select.All():
-		return "paged"
+		return name
 	case c.Select.Time > 0:
-		return fmt.Sprintf("paged select=%v pages=%d", c.Select.Time, c.PageCells)
+		return fmt.Sprintf("%s select=%v pages=%d", name, c.Select.Time, c.PageCells)
 	}
-	return fmt.Sprintf("paged select=%d pages=%d", c.Select.Cells, c.PageCells)
+	return fmt.Sprintf("%s select=%d pages=%d", name, c.Select.Cells, c.PageCells)
 }
 
 func defaultHostBytes() (uint64, error) {

@@ -80,6 +80,8 @@ func TestSelect(t *testing.T) {
 		require.Equal(t, test.want, Config{PageCells: c.PageCells, Select: c.Select})
 		require.Equal(t, test.numerics, Numerics())
 	}
+	t.Setenv("KVP_MMA", "1")
+	require.Equal(t, "paged mma select=2048 pages=256", Numerics())
 	t.Setenv("OLLAMA_PAGED_CHUNK_SIZE", "1024")
 	_, err := FromEnvironment()
 	require.ErrorContains(t, err, "OLLAMA_PAGED_SELECT=2048 is less than 4096, four pages of 1024 tokens")

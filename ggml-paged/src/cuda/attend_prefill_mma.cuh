@@ -8,7 +8,8 @@
 // Scores have no rounded factor: Q is two halves, the second what the first leaves of it,
 // and K the stored halves, or the integers of a quantized block, whose scale multiplies the
 // sums over the block. Weights and quantized V round to 11 bits. The sum of weights adds up
-// the rounded ones, so each of the two roundings moves a result by at most 2^-11 of max|V|.
+// the rounded ones, so each of the two roundings moves a result by at most 2^-11 of max|V|,
+// where that is a normal half. Quantized V above 65504, the largest half, is infinite here.
 //
 // The scores go through shared memory to the threads that make weights of them, which are
 // those of attend_prefill.
@@ -42,7 +43,8 @@ struct mma_shape {
 template <uint32_t DK, uint32_t DV>
 struct mma_shared : prefill_view<mma_shape<DK, DV>::rows> {
     using shape = mma_shape<DK, DV>;
-    alignas(16) uint32_t staging[shape::staging];             // K [cell][pair], then scores [row][cell], then V [pair of cells][column]
+    // K [cell][pair], then scores [row][cell], then V [pair of cells][column]
+    alignas(16) uint32_t staging[shape::staging];
     alignas(16) uint32_t p[shape::rows * shape::p_stride];    // weights [row][pair of cells]
     float m[shape::rows], l[shape::rows];                     // of the running softmax
     float correction[shape::rows];                            // of older sums
@@ -169,8 +171,8 @@ struct prefill_mma : prefill_tiles<mma_shape<DK, DV>::T> {
     }
 
     // One block of 32 elements, or the 16 that are left of a row.
-    KVP_DEVICE void add_block(const memory & s, const place & at, const float * const (&q)[2], const float (&factor)[2], uint32_t b,
-                              uint32_t n, float (&sums)[shape::qk_tiles][4]) {
+    KVP_DEVICE void add_block(const memory & s, const place & at, const float * const (&q)[2], const float (&factor)[2],
+                              uint32_t b, uint32_t n, float (&sums)[shape::qk_tiles][4]) {
         float block[shape::qk_tiles][4] = {};
         KVP_NO_UNROLL
         for (uint32_t e = b; e < b + 32 && e < n; e += 16) {
@@ -226,8 +228,8 @@ struct prefill_mma : prefill_tiles<mma_shape<DK, DV>::T> {
     }
 
     // From the lanes of fragments to the threads of the softmax.
-    KVP_DEVICE void exchange_scores(memory & s, const place & at, const float (&factor)[2], const float (&sums)[shape::qk_tiles][4],
-                                    float (&x)[T][4]) {
+    KVP_DEVICE void exchange_scores(memory & s, const place & at, const float (&factor)[2],
+                                    const float (&sums)[shape::qk_tiles][4], float (&x)[T][4]) {
         float * scores = (float *) s.staging;
         KVP_UNROLL
         for (uint32_t i = 0; i < 2; ++i) {

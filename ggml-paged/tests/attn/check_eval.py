@@ -227,7 +227,7 @@ def check_case(program, spill, backend, case, features):
     # A case that would pass without the feature it is named for proves nothing.
     for feature in features:
         without = not case.header["causal"] if feature == "causal" else 0
-        if worst(want, case.reference(**{feature: without})) < 20 * bound:
+        if worst(want, case.reference(**{feature: without})) < 2 * bound:
             return "the case is the same without %s" % feature
     status, out, err = run(program, case.input(backend=backend), ["--spill", spill])
     if status == 2 and case.rare and backend != "cpu" and "cannot compute this case" in err:

@@ -23,12 +23,12 @@ void poison_row(int type, uint8_t * row, uint32_t bytes, uint16_t half) {
     }
 }
 
-void fill_rows(std::mt19937_64 & random, int type, uint32_t n, float mean, std::vector<uint8_t> & bytes, uint32_t row) {
-    std::normal_distribution<float> normal(mean, 1.0f);
+void fill_rows(std::mt19937_64 & random, int type, uint32_t n, float mean, float size, std::vector<uint8_t> & bytes, uint32_t row) {
+    std::normal_distribution<float> normal;
     std::vector<float> x(n);
     for (size_t at = 0; at < bytes.size(); at += row) {
         for (float & f : x) {
-            f = normal(random);
+            f = mean + size * normal(random);
         }
         kvp_quantize_row(type, x.data(), bytes.data() + at, n);
     }
@@ -43,12 +43,12 @@ attention_case::attention_case(const case_shape & s) : shape(s) {
     row_v = row_bytes(s.type_v, s.dv);
     k.resize(size_t(s.cells) * s.kv_heads * row_k);
     v.resize(size_t(s.cells) * s.kv_heads * row_v);
-    fill_rows(random, s.type_k, s.dk, 0.0f, k, row_k);
-    fill_rows(random, s.type_v, s.dv, s.mean_v, v, row_v);
+    fill_rows(random, s.type_k, s.dk, 0.0f, s.size_k, k, row_k);
+    fill_rows(random, s.type_v, s.dv, s.mean_v, s.size_v, v, row_v);
     q.resize(size_t(s.n_q) * heads * s.dk);
     std::normal_distribution<float> normal;
     for (float & x : q) {
-        x = normal(random);
+        x = s.size_q * normal(random);
     }
     scale = 1.0f / std::sqrt(float(s.dk));
     // Cells in any order of positions, some of them unused, some of several sequences.
@@ -81,7 +81,7 @@ attention_case::attention_case(const case_shape & s) : shape(s) {
             if (!seen && s.poison) {
                 poison_row(s.type_k, &k[(size_t(c) * s.kv_heads + h) * row_k], row_k, half);
                 poison_row(s.type_v, &v[(size_t(c) * s.kv_heads + h) * row_v], row_v, half);
-            } else if (seen < s.n_q && s.foreign_infinity) {
+            } else if (2 * seen <= s.n_q && s.foreign_infinity) {
                 poison_row(s.type_v, &v[(size_t(c) * s.kv_heads + h) * row_v], row_v, 0x7c00);
             }
         }

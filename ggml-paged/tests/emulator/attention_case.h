@@ -18,10 +18,10 @@ struct case_shape {
     bool     excepted = false;  // every second query sees later cells
     bool     blind = false;     // the last query sees nothing
     bool     poison = false;    // cells that no query sees hold NaN and infinities
-    bool     foreign_infinity = false;  // V of cells that only some queries see has infinities
+    bool     foreign_infinity = false;  // V of cells that at most half of the queries see has infinities
     float    softcap = 0, max_bias = 0;
     bool     sinks = false;
-    float    mean_v = 0;
+    float    mean_v = 0, size_v = 1, size_q = 1, size_k = 1;  // size: standard deviation
     uint64_t seed = 1;
 };
 

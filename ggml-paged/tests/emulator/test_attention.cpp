@@ -118,8 +118,9 @@ TEST(attention_masks, every_mask_in_every_kernel) {
 // A cell that another query sees may hold an infinity: it is not in the result of a query
 // that does not see it, even where both are in one tile.
 TEST(attention_masks, infinity_of_another_query_stays_out) {
-    for (uint32_t n_q : {2u, 8u, 37u}) {
-        case_shape s = mask_shape(7);
+    for (const auto & [kind, n_q] : {std::pair{7u, 2u}, {7u, 8u}, {7u, 37u}, {0u, 37u}}) {
+        case_shape s = mask_shape(kind);
+        s.foreign_infinity = true;
         s.n_q = n_q;
         const attention_case c(s);
         for (const bool mma : with_mma(s)) {
@@ -140,6 +141,7 @@ TEST(attention_masks, infinity_of_another_query_stays_out) {
             }
             // The case is about something: there are infinities, and with many queries rows without.
             EXPECT_LT(finite, want.size());
+            EXPECT_TRUE(kind != 0 || finite > want.size() / 4) << finite;
         }
     }
 }
@@ -176,6 +178,68 @@ TEST(attention_scores, softcap_alibi_and_sinks) {
             s.sinks = bits & 4;
             s.excepted = true;
             expect_exact(s, {}, "bits " + std::to_string(bits) + " n_q " + std::to_string(n_q));
+        }
+    }
+}
+
+// Scores of a hundred and more take all bits of Q, and Q may be larger than a half can be.
+TEST(attention_scores, large_scores_and_queries) {
+    for (const auto & [size_q, size_k] : {std::pair{40.0f, 1.0f}, {4e5f, 1e-4f}, {1e-4f, 4e5f / 16}}) {
+        for (const int k : {KVP_F16, KVP_Q8_0}) {
+            case_shape s;
+            s.n_q = 20;
+            s.kv_heads = 1;
+            s.type_k = k;
+            s.size_q = size_q;
+            s.size_k = size_k;
+            expect_exact(s, {}, "queries of " + std::to_string(size_q) + ", type " + std::to_string(k));
+        }
+    }
+}
+
+// However weights are rounded, they add up to what their sum says.
+TEST(attention_scores, equal_values_come_out_as_they_are) {
+    case_shape s;
+    s.n_q = 20;
+    s.mean_v = 1;
+    s.size_v = 0;
+    const attention_case c(s);
+    for (const bool mma : with_mma(s)) {
+        kernel_options o;
+        o.mma = mma;
+        std::string failure;
+        EXPECT_LE(worst(c, run_kernels(c, o, &failure), c.exact()), 1e-6) << name_of("", mma);
+        EXPECT_EQ(failure, "");
+    }
+}
+
+// Weights of 2^-26, of which a long context has many, are not lost beside one of 1.
+TEST(attention_scores, small_weights_count) {
+    case_shape s;
+    s.n_q = 20;
+    s.kv_heads = 1;
+    s.mean_v = 3;
+    s.size_k = 0;
+    attention_case c(s);
+    std::fill(c.seqs.begin(), c.seqs.end(), 1);
+    std::fill(c.q_except.begin(), c.q_except.end(), 1);
+    std::vector<float> k(s.dk), v(s.dv);
+    k[0] = 18 * std::sqrt(float(s.dk));
+    kvp_quantize_row(s.type_k, k.data(), c.k.data(), s.dk);
+    kvp_quantize_row(s.type_v, v.data(), c.v.data(), s.dv);
+    for (size_t i = 0; i < c.q.size(); i += s.dk) {
+        c.q[i] = 1;
+    }
+    const std::vector<double> want = c.exact();
+    EXPECT_GT(want[0], 1e-6);
+    for (const bool mma : with_mma(s)) {
+        kernel_options o;
+        o.mma = mma;
+        std::string failure;
+        const std::vector<float> got = run_kernels(c, o, &failure);
+        EXPECT_EQ(failure, "");
+        for (size_t i = 0; i < want.size(); ++i) {
+            ASSERT_NEAR(got[i], want[i], 1e-3 * want[i]) << name_of("", mma);
         }
     }
 }

@@ -98,6 +98,26 @@ TEST(forward, cpu_lane) {
     EXPECT_GT(pages, 0u);
 }
 
+// Prefill alone is on tensor cores, from compute capability 7.5 on; orders change no bit.
+TEST(forward, prefill_is_on_tensor_cores_where_there_are_some) {
+    const auto out_of = [](uint32_t n_q, uint32_t capability, uint64_t seed) {
+        forward_shape s;
+        s.n_q = n_q;
+        forward_case c(s);
+        emulated_gpu g(seed, {}, capability);
+        auto paged = kvp_gpu::paged_gpu::make(g, c.config());
+        c.begin_batch();
+        EXPECT_EQ(c.run(g, *paged), 0) << kvp_last_error();
+        EXPECT_EQ(g.wrong(), "");
+        EXPECT_LE(c.worst(), n_q > 8 && capability >= 75 ? 1e-3 : bound);
+        return c.out;
+    };
+    EXPECT_EQ(out_of(20, 61, 1), out_of(20, 72, 2));
+    EXPECT_NE(out_of(20, 72, 1), out_of(20, 75, 1));
+    EXPECT_EQ(out_of(20, 75, 1), out_of(20, 90, 2));
+    EXPECT_EQ(out_of(8, 61, 1), out_of(8, 90, 2));
+}
+
 TEST(forward, layers_that_share_rows_bring_none) {
     forward_shape s;
     s.new_rows = false;

@@ -10,8 +10,8 @@ namespace {
 
 constexpr emulator::grid one_warp = {1, 1, 1, 32};
 
-// A place of each matrix, and the lane, the register and its half that have it. Lines of the
-// figures of the PTX ISA, "Matrix Fragments for mma.m16n8k16": the corners of each part.
+// An element of a matrix, and the lane, the register and its half that have it: corners of
+// the figures under "Matrix Fragments for mma.m16n8k16" of the PTX ISA, and a few between.
 struct placed {
     uint32_t row, column, lane, reg, half;
 };
@@ -37,7 +37,7 @@ uint32_t half_at(uint32_t half, float x) {
     return uint32_t(kvp_emulated::float_to_half(x)) << 16 * half;
 }
 
-// a(row, k) * 1(k, n) tells of each n where a's element is; the rest is zero.
+// One element of a and one of b, the rest zero: only where they meet is there a sum.
 TEST(mma, elements_are_where_the_figures_have_them) {
     for (const placed & a : places_a) {
         for (const placed & b : places_b) {
@@ -55,8 +55,8 @@ TEST(mma, elements_are_where_the_figures_have_them) {
     }
     for (const placed & c : places_c) {
         warp_registers w;
-        w.a[(c.row % 8) * 4][c.row / 8] = half_at(0, 1);                     // (row, 0)
-        w.b[c.column * 4][0] = half_at(0, 2);                                // (0, column)
+        w.a[c.row % 8 * 4][c.row / 8] = half_at(0, 1);  // (row, 0)
+        w.b[c.column * 4][0] = half_at(0, 2);           // (0, column)
         w.c[c.lane][c.reg] = 7;
         w.multiply();
         EXPECT_EQ(w.c[c.lane][c.reg], 9) << c.row << " " << c.column;
