@@ -297,7 +297,7 @@ int cuda_gpu::attend(uint32_t dk, uint32_t dv, const attend_split & split, grid_
 
 int cuda_gpu::merge(const merge_args & a) {
     enter();
-    kvp_kernels::merge<<<a.rows, merge_block, 0, compute()>>>(a);
+    kvp_kernels::merge<<<dim3(a.rows, a.states), merge_block, 0, compute()>>>(a);
     return check(cudaGetLastError(), "launching a merge");
 }
 

@@ -67,10 +67,12 @@ struct attend_args {
     float              scale, softcap;
 };
 
-// merge folds n blocks of partials into a state, in order.
+// merge folds n partials into a state, in order. A partial has step blocks of rows to the next one. There
+// are several states, each with its partials: both begin apart blocks behind those of the state before.
 struct merge_args {
     partials from, state;
     uint32_t n, rows, dv;
+    uint32_t step, states, apart;
 };
 
 struct finish_args {

@@ -18,17 +18,20 @@ KVP_DEVICE float fold_sum(float sum, float correction, float w, float from) {
 // partials in the same order gives the same bits. A partial that saw no cell changes
 // nothing.
 //
-//   grid   x: row
+//   grid   x: row, y: state
 //   block  128 threads over the elements
 KVP_GLOBAL(merge_block) void merge(merge_args a) {
     const uint64_t row = block_x();
+    const uint64_t behind = (uint64_t) block_y() * a.apart * a.rows;
+    a.from = {a.from.m + behind, a.from.l + behind, a.from.acc + behind * a.dv};
+    a.state = {a.state.m + behind, a.state.l + behind, a.state.acc + behind * a.dv};
     const float m_old = a.state.m[row];
     float l = a.state.l[row], m = m_old;
     // All threads have read the state's m before it changes.
     KVP_BARRIER();
     if (thread_index() == 0) {
         for (uint32_t i = 0; i < a.n; ++i) {
-            const uint64_t from = (uint64_t) i * a.rows + row;
+            const uint64_t from = (uint64_t) i * a.step * a.rows + row;
             const float m_new = larger(a.from.m[from], m);
             l = fold_sum(l, weight(m, m_new), weight(a.from.m[from], m_new), a.from.l[from]);
             m = m_new;
@@ -40,7 +43,7 @@ KVP_GLOBAL(merge_block) void merge(merge_args a) {
         float acc = a.state.acc[row * a.dv + d];
         m = m_old;
         for (uint32_t i = 0; i < a.n; ++i) {
-            const uint64_t from = (uint64_t) i * a.rows + row;
+            const uint64_t from = (uint64_t) i * a.step * a.rows + row;
             const float m_new = larger(a.from.m[from], m);
             const float w = weight(a.from.m[from], m_new);
             if (w != 0.0f) {
@@ -52,7 +55,7 @@ KVP_GLOBAL(merge_block) void merge(merge_args a) {
     }
 }
 
-// clear makes a state empty. Same grid.
+// clear makes a state empty. Grid: x: row.
 KVP_GLOBAL(merge_block) void clear(merge_args a) {
     const uint64_t row = block_x();
     if (thread_index() == 0) {
@@ -64,7 +67,7 @@ KVP_GLOBAL(merge_block) void clear(merge_args a) {
     }
 }
 
-// finish divides, with the sink in the denominator. Same grid.
+// finish divides, with the sink in the denominator. Grid: x: row.
 KVP_GLOBAL(merge_block) void finish(finish_args a) {
     const uint64_t row = block_x();
     const float m = a.state.m[row];

@@ -240,10 +240,19 @@ int op_session::attend(const launch_page * pages, uint32_t n) {
     a.out = a.resume ? state : partials_at(scratch_, uint64_t(blocks) * op_.rows);
     const grid_size grid = {blocks, a.kv_heads, split_.tiles};
     int e = gpu_.attend(op_.layer->dk, op_.layer->dv, split_, grid, a);
-    if (!e && !a.resume) {
-        e = gpu_.merge({a.out, state, blocks, op_.rows, op_.layer->dv});
+    return e || a.resume ? e : merge_pages(a.out, n);
+}
+
+// Partials of pages are merged on two levels, for all rows and pages at a time: those of the splits of a
+// page, and then those of the pages. So a page's bits are the same in any launch.
+int op_session::merge_pages(const partials & from, uint32_t pages) {
+    const uint32_t dv = op_.layer->dv, splits = split_.splits;
+    int e = 0;
+    if (splits > 1) {
+        const partials others = {from.m + op_.rows, from.l + op_.rows, from.acc + uint64_t(op_.rows) * dv};
+        e = gpu_.merge({others, from, splits - 1, op_.rows, dv, 1, pages, splits});
     }
-    return e;
+    return e ? e : gpu_.merge({from, partials_at(state_, op_.rows), pages, op_.rows, dv, splits, 1, 0});
 }
 
 int op_session::patch_page(uint32_t page, uint8_t * at) {
@@ -308,7 +317,7 @@ int op_session::merge_host(const kvp_partial & partial) {
     int e = gpu_.copy_in(stream_compute, to.m, partial.m, partial.rows * sizeof(float));
     e = e ? e : gpu_.copy_in(stream_compute, to.l, partial.l, partial.rows * sizeof(float));
     e = e ? e : gpu_.copy_in(stream_compute, to.acc, partial.acc, size_t(partial.rows) * partial.dv * sizeof(float));
-    return e ? e : gpu_.merge({to, partials_at(state_, op_.rows), 1, op_.rows, op_.layer->dv});
+    return e ? e : gpu_.merge({to, partials_at(state_, op_.rows), 1, op_.rows, op_.layer->dv, 1, 1, 0});
 }
 
 int op_session::finish() {

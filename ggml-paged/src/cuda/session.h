@@ -84,6 +84,7 @@ private:
     int  patch_page(uint32_t page, uint8_t * at);
     int  keep_copy(const kvp_page_ref & page, const uint8_t * from, uint8_t * to);
     int  attend(const launch_page * pages, uint32_t n);
+    int  merge_pages(const partials & from, uint32_t pages);
     attend_args arguments() const;
     partials    partials_at(uint8_t * block, uint64_t rows) const;
     int  fail(int error, const std::string & sentence);

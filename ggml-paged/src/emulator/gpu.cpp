@@ -357,10 +357,10 @@ int emulated_gpu::launch(const char * what, const grid & g, std::function<void()
     return 0;
 }
 
-void emulated_gpu::touch_partials(const partials & p, uint64_t rows, uint32_t dv, bool write, const char * what) {
-    touch(stream_compute, p.m, rows * sizeof(float), write, what);
-    touch(stream_compute, p.l, rows * sizeof(float), write, what);
-    touch(stream_compute, p.acc, rows * dv * sizeof(float), write, what);
+void emulated_gpu::touch_partials(const partials & p, uint64_t first, uint64_t rows, uint32_t dv, bool write, const char * what) {
+    touch(stream_compute, p.m + first, rows * sizeof(float), write, what);
+    touch(stream_compute, p.l + first, rows * sizeof(float), write, what);
+    touch(stream_compute, p.acc + first * dv, rows * dv * sizeof(float), write, what);
 }
 
 int emulated_gpu::attend(uint32_t dk, uint32_t dv, const attend_split & split, grid_size grid, const attend_args & a) {
@@ -385,17 +385,21 @@ int emulated_gpu::attend(uint32_t dk, uint32_t dv, const attend_split & split, g
         touch(stream_compute, page.v, size_t(page.cells) * a.kv_heads * a.row_v, false, what);
     }
     touch(stream_compute, a.queries, a.n_q * sizeof(query_desc), false, what);
-    touch_partials(a.out, uint64_t(a.resume ? 1 : grid.x) * a.n_q * a.heads, dv, true, what);
+    touch_partials(a.out, 0, uint64_t(a.resume ? 1 : grid.x) * a.n_q * a.heads, dv, true, what);
     return 0;
 }
 
 int emulated_gpu::merge(const merge_args & a) {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (int e = launch("a merge", {a.rows, 1, 1, merge_block}, [a] { kvp_emulated::merge(a); })) {
+    if (int e = launch("a merge", {a.rows, a.states, 1, merge_block}, [a] { kvp_emulated::merge(a); })) {
         return e;
     }
-    touch_partials(a.from, uint64_t(a.n) * a.rows, a.dv, false, "a merge");
-    touch_partials(a.state, a.rows, a.dv, true, "a merge");
+    for (uint64_t s = 0; s < a.states; ++s) {
+        for (uint64_t i = 0; i < a.n; ++i) {
+            touch_partials(a.from, (s * a.apart + i * a.step) * a.rows, a.rows, a.dv, false, "a merge");
+        }
+        touch_partials(a.state, s * a.apart * a.rows, a.rows, a.dv, true, "a merge");
+    }
     return 0;
 }
 
@@ -404,7 +408,7 @@ int emulated_gpu::clear(const merge_args & a) {
     if (int e = launch("clearing the state", {a.rows, 1, 1, merge_block}, [a] { kvp_emulated::clear(a); })) {
         return e;
     }
-    touch_partials(a.state, a.rows, a.dv, true, "clearing the state");
+    touch_partials(a.state, 0, a.rows, a.dv, true, "clearing the state");
     return 0;
 }
 
@@ -413,7 +417,7 @@ int emulated_gpu::finish(const finish_args & a) {
     if (int e = launch("finishing", {a.rows, 1, 1, merge_block}, [a] { kvp_emulated::finish(a); })) {
         return e;
     }
-    touch_partials(a.state, a.rows, a.dv, false, "finishing");
+    touch_partials(a.state, 0, a.rows, a.dv, false, "finishing");
     touch(stream_compute, a.out, uint64_t(a.rows) * a.dv * sizeof(float), true, "finishing");
     return 0;
 }

@@ -84,7 +84,7 @@ private:
     int  begin_call(const char * what);
     void enqueue(stream s, std::function<void()> happen);
     void touch(stream s, const void * device, size_t bytes, bool write, const char * what);
-    void touch_partials(const kvp_gpu::partials & p, uint64_t rows, uint32_t dv, bool write, const char * what);
+    void touch_partials(const kvp_gpu::partials & p, uint64_t first, uint64_t rows, uint32_t dv, bool write, const char * what);
     int  launch(const char * what, const grid & g, std::function<void()> kernel);
     bool step();
     void some_steps();

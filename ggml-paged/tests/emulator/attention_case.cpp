@@ -248,7 +248,7 @@ std::vector<float> run_kernels(const attention_case & c, const kernel_options & 
         for (uint32_t i = 0; i < pieces; i += step) {
             const partials from = parts.view();
             const uint64_t at = uint64_t(i) * rows;
-            const merge_args some = {{from.m + at, from.l + at, from.acc + at * s.dv}, state.view(), step, rows, s.dv};
+            const merge_args some = {{from.m + at, from.l + at, from.acc + at * s.dv}, state.view(), step, rows, s.dv, 1, 1, 0};
             check(emulator::run(per_row, o.order, [&] { kvp_emulated::merge(some); }));
         }
     }
