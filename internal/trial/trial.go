@@ -100,13 +100,13 @@ func Run(ctx context.Context, s Server, step func(name string, do func() error) 
 	question := newQuestion(window)
 	for _, situation := range []string{Cold, Slot, s.forgotten()} {
 		err := step(situation, func() error {
-			switch situation {
-			case Cold: // what is read and compiled for the first answer is no prompt
-				if _, err := s.ask(ctx, "Hello!", 1); err != nil {
+			if situation == s.forgotten() {
+				if err := s.forget(ctx); err != nil {
 					return err
 				}
-			case s.forgotten():
-				if err := s.forget(ctx); err != nil {
+			}
+			if situation != Slot { // what is read and compiled for the first answer is no prompt
+				if _, err := s.ask(ctx, "Hello!", 1); err != nil {
 					return err
 				}
 			}
@@ -117,7 +117,7 @@ func Run(ctx context.Context, s Server, step func(name string, do func() error) 
 			if situation == Cold {
 				r.Said = a.text
 			}
-			// The cold prompt is computed in other batches than the others, so rounding may differ.
+			// Where another part of the prompt is computed, its batches are others, and rounding may differ.
 			a.Same = slices.ContainsFunc(r.Rows, func(before Row) bool { return before.text == a.text })
 			r.Rows = append(r.Rows, Row{situation, a})
 			return nil

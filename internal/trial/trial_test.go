@@ -12,7 +12,7 @@ import (
 )
 
 // fake is an Ollama with two models. An answer of a prompt that it has seen has cached tokens, while
-// keeps says so.
+// keeps says so. The first answer of a loaded model ends otherwise: its prompt is computed in other batches.
 type fake struct {
 	keeps    bool
 	old      bool   // it does not say how many tokens were cached
@@ -65,6 +65,10 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if f.seen[text] {
 			cached = 990
 		}
+		end := "."
+		if !f.loaded {
+			end = "!"
+		}
 		f.seen[text], f.loaded = true, true
 		switch {
 		case f.answer != "":
@@ -72,7 +76,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		case f.old:
 			fmt.Fprintf(w, "{\"message\":{\"content\":\"Yes.\"}}\n{\"done\":true,\"prompt_eval_count\":1000}\n")
 		default:
-			fmt.Fprintf(w, "{\"message\":{\"thinking\":\"Hm. \"}}\n{\"message\":{\"content\":\"Yes.\"}}\n{\"done\":true,\"prompt_eval_count\":1000,\"prompt_eval_cached_count\":%d}\n", cached)
+			fmt.Fprintf(w, "{\"message\":{\"thinking\":\"Hm. \"}}\n{\"message\":{\"content\":\"Yes%s\"}}\n{\"done\":true,\"prompt_eval_count\":1000,\"prompt_eval_cached_count\":%d}\n", end, cached)
 		}
 	}
 }
@@ -99,7 +103,9 @@ func TestRun(t *testing.T) {
 		require.Equal(t, "small:1b", r.Model, "the smallest that answers")
 		require.Equal(t, "Hm. Yes.", r.Said)
 		require.Equal(t, keeps, r.Restored())
-		require.Equal(t, []int{2048, 2048, 2048, 2048}, f.contexts)
+		require.Equal(t, []int{2048, 2048, 2048, 2048, 2048}, f.contexts)
+		require.True(t, r.Rows[1].Same)
+		require.True(t, r.Rows[2].Same)
 		require.Equal(t, []string{Cold, Slot, Unloaded}, []string{r.Rows[0].Situation, r.Rows[1].Situation, r.Rows[2].Situation})
 		require.Equal(t, 990, *r.Rows[1].Reused)
 	}
