@@ -49,6 +49,9 @@ func Selected() (Choice, error) {
 		return Choice{Time: d}, nil
 	}
 	cells, err := tokens("OLLAMA_PAGED_SELECT", 0)
+	if err != nil {
+		err = fmt.Errorf("%w, nor a time such as 40ms", err)
+	}
 	return Choice{Cells: cells}, err
 }
 

@@ -46,7 +46,7 @@ func TestSelected(t *testing.T) {
 		require.NoError(t, err, value)
 		require.Equal(t, want, got, value)
 	}
-	for _, value := range []string{"-1", "2k", "0ms", "-40ms", "999us", "61s", "ms", "40 ms", "1073741825"} {
+	for _, value := range []string{"-1", "2k", "0ms", "-40ms", "999us", "61s", "ms", "40 ms", "40MS", "1073741825"} {
 		t.Setenv("OLLAMA_PAGED_SELECT", value)
 		_, err := Selected()
 		require.ErrorContains(t, err, fmt.Sprintf("OLLAMA_PAGED_SELECT=%q is not a ", value))
