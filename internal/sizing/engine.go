@@ -64,7 +64,8 @@ func (p *Plan) pagedEngine(in *Input, planned bool) Engine {
 	default:
 		e.Memory = &Figure{pagedenv.DefaultHostBytes, Bytes, Assumed, "half of the available memory is more"}
 	}
-	e.Tensors, e.Video = p.tensors(in), p.videoPages(in)
+	e.Tensors = p.tensors(in)
+	e.Video = p.video(in, e.Tensors)
 	return e
 }
 
@@ -79,13 +80,32 @@ func (p *Plan) tensors(in *Input) *Figure {
 		return nil
 	case p.Cells.Value <= p.Places[0].Room.Value:
 		return &Figure{whole, Tokens, p.Places[0].Room.Origin, "all of them: nothing is in pages"}
-	case p.TokenFull.Value > 0:
+	case p.TokenFull.Value == 0:
+		return nil
+	default:
 		windows := p.Cells.Value - whole*p.TokenFull.Value
 		room := (p.Places[0].Room.Value - windows) * (1 - tensorMargin)
 		after = Figure{max(0, room/p.TokenFull.Value), Tokens, Assumed, "what the model leaves of --vram"}
 	}
-	after.Value = math.Floor(min(after.Value, whole)/tensorCells) * tensorCells
+	if after.Value >= whole {
+		return &Figure{whole, Tokens, after.Origin, "all of them: nothing is in pages"}
+	}
+	after.Value = math.Floor(after.Value/tensorCells) * tensorCells
 	return &after
+}
+
+// video is the most video memory for K/V: that of tensors, or later that of copies of pages.
+func (p *Plan) video(in *Input, tensors *Figure) *Figure {
+	pages := p.videoPages(in)
+	if in.VRAM.Origin == "" || tensors == nil || tensors.Value == 0 {
+		return pages
+	}
+	whole := in.Context.Value * in.Slots.Value
+	held := p.Cells.Value - (whole-tensors.Value)*p.TokenFull.Value
+	if held < pages.Value {
+		return pages
+	}
+	return &Figure{held, Bytes, tensors.Origin, "the tensors before pages"}
 }
 
 // videoPages is the most video memory for copies of pages. Their reserve stays free.

@@ -25,7 +25,10 @@ func TestEnginesThatArePlanned(t *testing.T) {
 	e := onlyEngine(t, in)
 	require.Equal(t, "paged attention", e.Name, "the K/V does not fit in the video memory")
 	require.Equal(t, Make(in).Cells.Value, e.Memory.Value)
-	require.Equal(t, 2.1e9-512<<20, e.Video.Value, "what the model leaves, less the reserve")
+	require.Equal(t, e.Tensors.Value*131072, e.Video.Value)
+	in.PagedAfter = given(0, Tokens)
+	require.Equal(t, 2.1e9-512<<20, onlyEngine(t, in).Video.Value, "what the model leaves, less the reserve")
+	in.PagedAfter = Figure{}
 	require.Equal(t, "0", names(Make(in).Settings)["OLLAMA_KVCACHED"])
 
 	in.RAM, in.Paged = Figure{}, true
@@ -51,6 +54,8 @@ func TestTensorsBeforePages(t *testing.T) {
 	require.Equal(t, 4864.0, onlyEngine(t, in).Tensors.Value)
 	in.PagedAfter = given(1e6, Tokens)
 	require.Equal(t, in.Context.Value, onlyEngine(t, in).Tensors.Value)
+	in.Context = given(5000, Tokens)
+	require.Equal(t, 5000.0, onlyEngine(t, in).Tensors.Value, "nothing is in pages")
 
 	in.PagedAfter, in.VRAM = Figure{}, given(80e9, Bytes)
 	e := onlyEngine(t, in)
@@ -83,8 +88,10 @@ func TestPagedEngine(t *testing.T) {
 	in.PagedHost = given(3e9, Bytes)
 	require.Equal(t, 3e9, onlyEngine(t, in).Memory.Value)
 
-	in.VRAM = given(80e9, Bytes)
-	require.Equal(t, 1e9, onlyEngine(t, in).Video.Value)
+	in.VRAM, in.PagedAfter = given(80e9, Bytes), given(0, Tokens)
+	require.Equal(t, 1e9, onlyEngine(t, in).Video.Value, "of copies")
+	in.PagedAfter = Figure{}
+	require.Equal(t, whole, onlyEngine(t, in).Video.Value, "all of it is in tensors")
 	in.PagedVRAM = Figure{}
 	require.Equal(t, whole, onlyEngine(t, in).Video.Value, "the K/V that there is")
 
