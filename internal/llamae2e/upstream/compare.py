@@ -19,8 +19,6 @@ EXEMPT = {
     "test_kv_keep_only_active": "the cache in memory is off: --cache-ram",
     "test_slot_save": "the slots' files are the test's own: nothing of them is stored",
     "test_metrics": "counters of slots that were saved",
-    "test_chat_completions_multiple_choices": "after several answers the slots' rows are not known: fewer than 64 tokens are computed again",
-    "test_completion_unified": "rounding depends on which of its requests, sent at once, are in a batch",
     "test_server_slots": "one token was computed in a slot, to learn the form of its file",
 }
 
